@@ -1,0 +1,163 @@
+"""Every error that leasequeue raises, in one tree.
+
+    LeaseQueueError
+    ├── ConfigurationError         the LeaseQueue, a task or a connection is set up in a way that cannot work
+    │   ├── DuplicateTask          two functions claim one task name
+    │   └── UnknownTask            a name that no registered task carries
+    ├── InvalidArguments           the arguments of a call do not fit the task, or cannot be carried
+    ├── Undecodable                a stored row cannot be turned back into arguments
+    ├── SchemaMismatch             the tables are missing, or of a version that this code cannot use
+    ├── DatabaseUnavailable        the database cannot be reached, or did not answer in time
+    │   └── OutcomeUnknown         a statement was sent and its answer never came: it may have committed
+    ├── DuplicateJob               a live job already holds the unique key
+    ├── LeaseRefused               somebody else holds the lease
+    ├── LeaseLost                  this process no longer holds the row in its term
+    └── JobFailed                  the job whose result was asked for has failed
+
+Each message says what happened, what was found and what to do next; what a program needs is in attributes.
+"""
+
+from __future__ import annotations
+
+
+class LeaseQueueError(Exception):
+    """The root of all errors of this package."""
+
+
+class ConfigurationError(LeaseQueueError):
+    """The LeaseQueue, a task or a connection is set up in a way that cannot work."""
+
+
+class DuplicateTask(ConfigurationError):
+    """Two functions claim the same task name (or alias).
+
+    Args:
+        name: the name both claim.
+        first: where the first stands, as ``module.qualname``.
+        second: where the second stands.
+    """
+
+    def __init__(self, name: str, first: str, second: str) -> None:
+        super().__init__(
+            f"two tasks are named {name!r}: {first} and {second}; "
+            f'give one of them another name with @lq.task(name="...")'
+        )
+        self.name = name
+        self.first = first
+        self.second = second
+
+
+class UnknownTask(ConfigurationError):
+    """A name that no registered task carries, here and now; another release may well know it."""
+
+    def __init__(self, name: str, known: tuple[str, ...] = ()) -> None:
+        listed = ", ".join(sorted(known)) or "none"
+        super().__init__(
+            f"no task named {name!r} is registered here (registered: {listed}); "
+            f"check the name, or add its module to LeaseQueue(imports=[...])"
+        )
+        self.name = name
+
+
+class InvalidArguments(LeaseQueueError, TypeError):
+    """The arguments of a call do not fit the task's signature, or a value cannot be carried as JSON.
+
+    Raised before anything is written.
+
+    Args:
+        task: the task's name.
+        argument: the parameter at fault, or None where no single one is.
+        reason: a sentence that says what was found and what to do.
+    """
+
+    def __init__(self, task: str, argument: str | None, reason: str) -> None:
+        where = f"{task}({argument}=...)" if argument else f"{task}(...)"
+        super().__init__(f"{where}: {reason}")
+        self.task = task
+        self.argument = argument
+        self.reason = reason
+
+
+class Undecodable(LeaseQueueError):
+    """What stands in a job's row cannot be turned back into the task's arguments."""
+
+
+class SchemaMismatch(LeaseQueueError):
+    """The tables of leasequeue are missing, or of a version that this code cannot use.
+
+    Args:
+        schema: the schema that was looked at.
+        found: the version found there, or None where there are no tables.
+        wanted: the version this code was written for (it also accepts the next one).
+    """
+
+    def __init__(self, schema: str, found: int | None, wanted: int) -> None:
+        if found is None:
+            what = f"schema {schema!r} has no leasequeue tables"
+        else:
+            what = f"schema {schema!r} has leasequeue tables of version {found}, this code needs {wanted}"
+        if found is None or found < wanted:
+            cure = (
+                f"run `leasequeue migrate --schema {schema}`, or put\n"
+                f"    leasequeue.schema.upgrade(op, since={found or 0}, to={wanted}, schema={schema!r})\n"
+                f"into the upgrade() of a new revision of your own Alembic history and apply it"
+            )
+        else:
+            cure = "upgrade the leasequeue package in this environment to the release that matches the tables"
+        super().__init__(f"{what}: {cure}")
+        self.schema = schema
+        self.found = found
+        self.wanted = wanted
+
+
+class DatabaseUnavailable(LeaseQueueError):
+    """The database cannot be reached, or did not answer in time. Nothing is known to be wrong with the data."""
+
+
+class OutcomeUnknown(DatabaseUnavailable):
+    """A statement was sent and its answer never came: the server may still commit it.
+
+    Settle it by reading the rows back by holder and term; never count it as done, nor as refused.
+    """
+
+
+class DuplicateJob(LeaseQueueError):
+    """A live job already holds the unique key.
+
+    Args:
+        key: the unique key.
+        job_id: the id of the job that holds it.
+    """
+
+    def __init__(self, key: str, job_id: int) -> None:
+        super().__init__(f"job {job_id} already holds the unique key {key!r}; wait for it or cancel it")
+        self.key = key
+        self.job_id = job_id
+
+
+class LeaseRefused(LeaseQueueError):
+    """Somebody else holds the lease; the message says who, in which term, since when and until when."""
+
+
+class LeaseLost(LeaseQueueError):
+    """This process no longer holds the row in its term: nothing that it writes under it may count.
+
+    Args:
+        name: what was held (``job 17``, or the name of a lease).
+        term: the term in which it was held.
+        found: what the row says now.
+    """
+
+    def __init__(self, name: str, term: int, found: str = "") -> None:
+        tail = f" ({found})" if found else ""
+        super().__init__(
+            f"the lease on {name} in term {term} is lost{tail}: "
+            f"stop this work and let its transaction roll back; the present holder does it"
+        )
+        self.name = name
+        self.term = term
+        self.found = found
+
+
+class JobFailed(LeaseQueueError):
+    """The job whose result was asked for has failed for good."""
