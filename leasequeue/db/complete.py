@@ -1,0 +1,133 @@
+"""The program behind ``ctx.complete(conn)``: a job's end in the transaction of its effects.
+
+Locks: the job's row, ``FOR UPDATE``. The settings it changes are local to the transaction.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Text,
+    bindparam,
+    case,
+    cast,
+    delete,
+    insert,
+    literal_column,
+    select,
+    true,
+)
+from sqlalchemy.dialects.postgresql import JSONB, UUID
+
+from leasequeue.db.program import Program, Statement, Target, sqlstate
+from leasequeue.db.tables import tables
+from leasequeue.errors import LeaseLost
+
+if TYPE_CHECKING:
+    from leasequeue.job import Held
+
+_DIVISION_BY_ZERO = "22012"
+
+
+def complete_held(target: Target, schema: str, held: Held, result: str | None, keep: bool) -> Program[None]:
+    """Delete the held row and write its history, or abort the transaction in the server.
+
+    Raises:
+        LeaseLost: the row is not held any more, neither by this holder nor in this term.
+    """
+    try:
+        yield (
+            _complete(schema),
+            {
+                "p_id": held.id,
+                "p_term": held.term,
+                "p_holder": str(held.holder),
+                "p_result": result,
+                "p_keep": keep,
+            },
+        )
+    except Exception as error:
+        if sqlstate(error) == _DIVISION_BY_ZERO:
+            target.doom()
+            raise LeaseLost(f"job {held.id}", held.term, "its completion was refused by the server") from error
+        raise
+
+
+# What is left of the lease, and what the caller's own setting allows, in milliseconds. The settings are read
+# as intervals ('500ms', '1min', '0'), since pg_settings would compute them all. A setting that this server
+# does not know reads as NULL and is left alone.
+_REST = "greatest(1000, ceil(extract(epoch FROM leasequeue_job.expires_at - clock_timestamp()) * 1000))"
+
+
+def _bounded(setting: str) -> Any:
+    own = f"extract(epoch FROM nullif(current_setting('{setting}', true), '')::interval) * 1000"
+    return literal_column(
+        f"CASE WHEN current_setting('{setting}', true) IS NOT NULL THEN "
+        f"set_config('{setting}', least({_REST}, nullif({own}, 0))::bigint::text, true) ELSE '' END"
+    )
+
+
+@functools.cache
+def _complete(schema: str) -> Statement:
+    known = tables(schema)
+    job, finished = known.job, known.finished
+    k = (
+        select(job.c.id)
+        .where(
+            job.c.id == bindparam("p_id", type_=BigInteger),
+            job.c.term == bindparam("p_term", type_=BigInteger),
+            job.c.holder == cast(bindparam("p_holder", type_=Text), UUID),
+            job.c.state == literal_column("'l'"),
+        )
+        .with_for_update()
+        .cte("k")
+    )
+    # The settings stand in RETURNING, which is evaluated for each deleted row; in a CTE that nobody reads
+    # they would have no effect.
+    d = (
+        delete(job)
+        .where(job.c.id == k.c.id)
+        .returning(
+            job.c.id,
+            job.c.queue,
+            job.c.task,
+            job.c.args,
+            job.c.attempt,
+            job.c.abandoned,
+            job.c.created_at,
+            job.c.claimed_at,
+            job.c.meta,
+            _bounded("idle_in_transaction_session_timeout").label("idle"),
+            _bounded("transaction_timeout").label("whole"),
+        )
+        .cte("d")
+    )
+    # 1/0 where no row was held: the error aborts the transaction in the server, whatever the handler does
+    # with it.
+    proof = select(literal_column("1 / count(*)").label("held")).select_from(d).cte("proof")
+    # p_keep is compared to the proof, not put beside it: a constant false would let the planner skip the
+    # proof.
+    wanted = case((cast(bindparam("p_keep", type_=Boolean), Boolean), literal_column("1")), else_=literal_column("0"))
+    history: dict[str, Any] = {
+        "id": d.c.id,
+        "queue": d.c.queue,
+        "task": d.c.task,
+        "args": d.c.args,
+        "outcome": literal_column("'succeeded'"),
+        "attempt": d.c.attempt,
+        "abandoned": d.c.abandoned,
+        "enqueued_at": d.c.created_at,
+        "started_at": d.c.claimed_at,
+        "result": cast(bindparam("p_result", type_=Text), JSONB),
+        "meta": d.c.meta,
+    }
+    rows = (
+        select(*history.values())
+        .select_from(proof.outerjoin(d, true()))  # from the proof: it is read even if nothing was deleted
+        .where(proof.c.held == wanted)
+    )
+    return Statement(insert(finished).from_select(list(history), rows))
