@@ -1,0 +1,81 @@
+"""Jobs, schedules and leader election for applications that already have PostgreSQL.
+
+What is public stands in ``__all__``. Importing the package loads nothing but the errors; the rest is loaded
+at the first use of a name, and never brings in alembic, rich or click.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from leasequeue.errors import (
+    ConfigurationError,
+    DatabaseUnavailable,
+    DoesNotBind,
+    DuplicateJob,
+    DuplicateTask,
+    InvalidArguments,
+    JobFailed,
+    LeaseLost,
+    LeaseQueueError,
+    LeaseRefused,
+    OutcomeUnknown,
+    ResultNotStorable,
+    SchemaMismatch,
+    Undecodable,
+    UnknownTask,
+)
+
+if TYPE_CHECKING:
+    from leasequeue.context import JobContext, current_job
+    from leasequeue.job import Job
+    from leasequeue.queue import LeaseQueue
+    from leasequeue.task import AsyncTask, Call, Task
+
+_HOMES = {
+    "AsyncTask": "task",
+    "Call": "task",
+    "Job": "job",
+    "JobContext": "context",
+    "LeaseQueue": "queue",
+    "Task": "task",
+    "current_job": "context",
+}
+
+__all__ = [
+    "AsyncTask",
+    "Call",
+    "ConfigurationError",
+    "DatabaseUnavailable",
+    "DoesNotBind",
+    "DuplicateJob",
+    "DuplicateTask",
+    "InvalidArguments",
+    "Job",
+    "JobContext",
+    "JobFailed",
+    "LeaseLost",
+    "LeaseQueue",
+    "LeaseQueueError",
+    "LeaseRefused",
+    "OutcomeUnknown",
+    "ResultNotStorable",
+    "SchemaMismatch",
+    "Task",
+    "Undecodable",
+    "UnknownTask",
+    "current_job",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{home}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

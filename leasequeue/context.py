@@ -1,0 +1,152 @@
+"""What a running job knows of itself: ``current_job()``."""
+
+from __future__ import annotations
+
+import threading
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from leasequeue.codec import encode_result
+from leasequeue.db.complete import complete_held
+from leasequeue.db.program import arun, run
+from leasequeue.errors import ConfigurationError
+from leasequeue.job import Held
+
+if TYPE_CHECKING:
+    import datetime as dt
+
+    from leasequeue.db.kinds import AsyncConn, SyncConn
+
+_current: ContextVar[JobContext] = ContextVar("leasequeue_current_job")
+_making = threading.Lock()
+
+
+class JobContext:
+    """One attempt of one job, in the process that runs it.
+
+    Attributes:
+        id: the job's id.
+        task: the name under which it was enqueued (an alias, perhaps).
+        queue: the queue that it was claimed from.
+        attempt: 1 for the first attempt.
+        max_attempts: the number of the last attempt.
+        tick: the due time of the schedule that fired it; None where it was enqueued ad hoc.
+        state: the value of ``LeaseQueue(lifespan=...)`` in this process, or None.
+        held: the row that this attempt holds: id, term, holder.
+        completed: True once :meth:`complete` has been accepted by the server. Whether it counts is decided by
+            the commit of that transaction.
+
+    ``schema`` and ``keep`` (whether the queue keeps a history) are what :meth:`complete` writes by.
+    Thread-safe: the handler may hand it to threads of its own.
+    """
+
+    __slots__ = (
+        "_cancelled",
+        "attempt",
+        "completed",
+        "held",
+        "id",
+        "keep",
+        "max_attempts",
+        "queue",
+        "schema",
+        "state",
+        "task",
+        "tick",
+    )
+
+    def __init__(
+        self,
+        held: Held,
+        task: str,
+        queue: str,
+        attempt: int,
+        max_attempts: int,
+        state: Any = None,
+        schema: str = "public",
+        keep: bool = True,
+        tick: dt.datetime | None = None,
+    ) -> None:
+        self.held = held
+        self.id = held.id
+        self.task = task
+        self.queue = queue
+        self.attempt = attempt
+        self.max_attempts = max_attempts
+        self.state = state
+        self.schema = schema
+        self.keep = keep
+        self.tick = tick
+        self.completed = False
+        self._cancelled: threading.Event | None = None
+
+    @property
+    def cancelled(self) -> threading.Event:
+        """Set when this attempt should stop: cancelled, past its timeout, or its lease is lost."""
+        event = self._cancelled
+        if event is None:
+            # Most jobs never ask, so the event is made late; under a lock, because the renewal thread may set
+            # it while the handler's thread asks for the first time.
+            with _making:
+                event = self._cancelled
+                if event is None:
+                    event = self._cancelled = threading.Event()
+        return event
+
+    def complete(self, conn: SyncConn, /, result: object = None) -> None:
+        """Complete this job in the caller's transaction, so that its effects and its end are one commit.
+
+        One statement: it locks the job's row (``FOR UPDATE``), proves that this attempt still holds it,
+        deletes it and writes the ``leasequeue_finished`` row. Until the caller's transaction ends, the server
+        bounds it by the rest of the lease (``idle_in_transaction_session_timeout``, and
+        ``transaction_timeout`` from PostgreSQL 17 on, both local to the transaction and never above a smaller
+        value of the caller).
+
+        Where the row is no longer held, the statement fails *in the server*: the transaction is aborted and
+        cannot commit, even if the error is swallowed. Inside a savepoint the abort reaches only as far as the
+        savepoint: SQLAlchemy's connection is therefore invalidated then, which ends the outer transaction as
+        well; on a bare driver connection, and in a nested ``atomic()`` of Django, do not call it.
+
+        Any isolation level; under REPEATABLE READ and SERIALIZABLE a row that somebody else took may also
+        show as the server's serialization failure. On a connection in autocommit mode it is final at once.
+
+        Args:
+            conn: a synchronous connection of any accepted kind, in the transaction that holds the effects.
+            result: the job's result, any value that the codec carries; None stores no result.
+
+        Raises:
+            LeaseLost: another holder has, or had, the row; let the transaction roll back.
+            ResultNotStorable: the result cannot be carried as JSON; nothing was written.
+            ConfigurationError: ``conn`` is not an accepted kind, or is an asynchronous one.
+        """
+        run(conn, complete_held, self.schema, self.held, self._encode(result), self.keep)
+        self.completed = True
+
+    async def acomplete(self, conn: AsyncConn, /, result: object = None) -> None:
+        """The async twin of :meth:`complete`."""
+        await arun(conn, complete_held, self.schema, self.held, self._encode(result), self.keep)
+        self.completed = True
+
+    @staticmethod
+    def _encode(result: object) -> str | None:
+        return None if result is None else encode_result(result)
+
+    def __repr__(self) -> str:
+        return f"<JobContext {self.id} {self.task} attempt {self.attempt}/{self.max_attempts} on {self.queue}>"
+
+
+def current_job() -> JobContext:
+    """The job that runs here.
+
+    Known in the handler, its middleware and whatever they call in the same thread or asyncio task; a thread
+    that the handler starts itself knows it only when started with ``contextvars.copy_context().run``.
+
+    Raises:
+        ConfigurationError: no job runs here.
+    """
+    try:
+        return _current.get()
+    except LookupError:
+        raise ConfigurationError(
+            "current_job() was called where no job runs; in a test, wrap the call in leasequeue.testing.fake_job()"
+        ) from None

@@ -1,0 +1,77 @@
+"""What a job is to the code that enqueues it and to the code that runs it. Pure: no database, no threads."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+R_co = TypeVar("R_co", covariant=True)
+
+PRIORITY_MIN = -100
+PRIORITY_MAX = 100
+NAME_BYTES_MAX = 512
+"""The longest name or key in bytes of UTF-8; a longer one would not fit into a btree entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A job that is about to be enqueued; everything in it has been checked.
+
+    Attributes:
+        args: JSON text, an object of only the arguments that were given.
+        delay_seconds: added to the database's clock; 0.0 means now. Ignored where ``run_at`` is given.
+        run_at: timezone-aware; a time in the past counts as now. None means now (plus the delay).
+        max_attempts: None means the task's own default at the time when it runs.
+        unique_key: at most one live job carries it; None means that any number may live.
+        meta: JSON text of an object, or None.
+    """
+
+    task: str
+    queue: str
+    args: str
+    priority: int = 0
+    delay_seconds: float = 0.0
+    run_at: dt.datetime | None = None
+    max_attempts: int | None = None
+    unique_key: str | None = None
+    meta: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A leased row as its holder knows it: whoever writes to it proves all three."""
+
+    id: int
+    term: int
+    holder: uuid.UUID
+
+
+class Job(Generic[R_co]):
+    """What ``enqueue`` returns; ``R`` is the type of the task's result. Immutable in spirit, safe to share.
+
+    Attributes:
+        id: the job's id. It exists for others only once the enqueuing transaction has committed.
+        created: False where a live job already carried the ``unique_key``; ``id`` is then that job's.
+        task: the name under which it was enqueued.
+        queue: the queue that was asked for (a job that was there before may stand in another one).
+    """
+
+    __slots__ = ("created", "id", "queue", "task")
+
+    def __init__(self, id: int, created: bool, task: str, queue: str) -> None:
+        self.id = id
+        self.created = created
+        self.task = task
+        self.queue = queue
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Job) and self.id == other.id and self.created == other.created
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __repr__(self) -> str:
+        found = "" if self.created else " (was there already)"
+        return f"<Job {self.id} {self.task} on {self.queue}{found}>"

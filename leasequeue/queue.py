@@ -1,0 +1,326 @@
+"""LeaseQueue: what an application holds."""
+
+from __future__ import annotations
+
+import datetime as dt
+import inspect
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
+
+from sqlalchemy import Connection, Engine
+
+from leasequeue import loading, naming
+from leasequeue.config import Config
+from leasequeue.db.engines import Engines
+from leasequeue.db.enqueue import enqueue_many
+from leasequeue.db.kinds import AsyncConn, Opens, SyncConn
+from leasequeue.db.program import Checked, arun, run
+from leasequeue.db.urls import Settings
+from leasequeue.errors import ConfigurationError
+from leasequeue.job import Job, NewJob
+from leasequeue.middleware import Chain, Handler
+from leasequeue.task import AsyncTask, Call, P, R, Registry, Task, Upgrade
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+M = TypeVar("M", bound=Callable[..., Any])
+
+
+class Decorator(Protocol):
+    """What ``@lq.task()`` gives: a function goes in, its task comes out, with its arguments and result."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+
+class LeaseQueue(Opens):
+    """The queue as an application holds it: its tasks, its settings, its own engines.
+
+    Making one reads nothing and connects to nothing; settings are resolved at first use, in this order:
+    :meth:`configure`, then ``LEASEQUEUE_URL``, then the file named by ``LEASEQUEUE_URL_FILE``, then
+    ``DATABASE_URL``. Thread-safe. Engines belong to the process: do not use them across a fork.
+
+    Args:
+        imports: modules to import before a worker starts, so that their tasks are registered: dotted names in
+            which ``*`` matches within a part (``"app.tasks.*"``: the modules directly in that package).
+        schema: where the tables are. None means ``LEASEQUEUE_SCHEMA``, else ``public``.
+        tz: the time zone of schedules that name none.
+        lifespan: called with this object once in each worker process; a function that returns a sync or async
+            context manager, or a generator function of either sort. What it enters with is ``ctx.state``.
+    """
+
+    def __init__(
+        self,
+        *,
+        imports: Iterable[str] = (),
+        schema: str | None = None,
+        tz: str = "UTC",
+        lifespan: Callable[[LeaseQueue], Any] | None = None,
+    ) -> None:
+        self.imports = (imports,) if isinstance(imports, str) else tuple(imports)
+        self.tz = tz
+        self.registry = Registry()
+        self.checked = Checked()
+        """The databases in which the tables were found to be of a version that this code can use."""
+        self._config = Config(schema)
+        self._engines = Engines(self._config)
+        self._chain = Chain()
+        self._lifespan = loading.Lifespan(lifespan)
+        self._keep: dict[str, dt.timedelta | None] = {}
+
+    # Settings
+
+    def configure(
+        self,
+        *,
+        url: str | Callable[[], str] | None = None,
+        engine: Engine | AsyncEngine | Callable[[], Engine | AsyncEngine] | None = None,
+        schema: str | Callable[[], str] | None = None,
+    ) -> None:
+        """Say where the database is. Values, or callables that are called once, at first use.
+
+        Args:
+            url: a PostgreSQL URL of any driver, or a libpq connection string.
+            engine: used as it is by :meth:`begin` (``Engine``) or :meth:`abegin` (``AsyncEngine``); the other
+                one, and a worker's own connections, are made from its URL unless ``url`` is given too.
+            schema: where the tables are.
+
+        Raises:
+            ConfigurationError: it was configured differently before, or used before; the same call twice is
+                nothing.
+        """
+        self._config.configure(url, engine, schema)
+
+    @property
+    def schema(self) -> str:
+        """The schema of the tables, unquoted."""
+        return self._config.schema
+
+    def settings(self) -> Settings:
+        """How to reach the database.
+
+        Raises:
+            ConfigurationError: nothing was configured; the message says the three ways.
+        """
+        return self._config.settings()
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of :meth:`begin`: the configured one, or one of our own, made at first use."""
+        return self._engines.sync()
+
+    @property
+    def async_engine(self) -> AsyncEngine:
+        """The engine of :meth:`abegin`; one of our own belongs to the running event loop."""
+        return self._engines.asynchronous()
+
+    @contextmanager
+    def begin(self) -> Iterator[Connection]:
+        """A connection of :attr:`engine` in a READ COMMITTED transaction: committed at the end, rolled back
+        on an exception.
+        """
+        with self.engine.connect() as conn:
+            # Per transaction and explicitly: whatever default the database or the engine has.
+            conn = conn.execution_options(isolation_level="READ COMMITTED")
+            with conn.begin():
+                yield conn
+
+    @asynccontextmanager
+    async def abegin(self) -> AsyncIterator[AsyncConnection]:
+        """The async twin of :meth:`begin`."""
+        async with self.async_engine.connect() as conn:
+            conn = await conn.execution_options(isolation_level="READ COMMITTED")
+            async with conn.begin():
+                yield conn
+
+    def dispose(self) -> None:
+        """Close the connections of our own synchronous engine; a given one is left alone."""
+        self._engines.dispose()
+
+    async def adispose(self) -> None:
+        """Close the connections of our own asynchronous engine of this event loop."""
+        await self._engines.adispose()
+
+    # Tasks
+
+    def task(
+        self,
+        bare: None = None,
+        /,
+        *,
+        queue: str = "default",
+        name: str | None = None,
+        aliases: Iterable[str] = (),
+        max_attempts: int = 8,
+        timeout: dt.timedelta | None = None,
+        upgrade: Upgrade | None = None,
+    ) -> Decorator:
+        """Make a function a task: ``@lq.task()`` above a ``def`` or an ``async def``.
+
+        Args:
+            queue: where its jobs go.
+            name: what their rows say; None means ``module.qualname``. It must stay the same as long as jobs
+                of it
+                are live: a function that moves keeps its old name here, or among the ``aliases``.
+            aliases: further names that are run by this function.
+            max_attempts: the last attempt's number, at least 1.
+            timeout: cancels an attempt that runs longer; None means no bound.
+            upgrade: called on the worker with the stored arguments (raw JSON values by name) when they do not
+                bind to the function; returns those that do.
+
+        Raises:
+            DuplicateTask: another function has the name, or one of the aliases.
+            ConfigurationError: the function has ``*args``, ``**kwargs`` or positional-only parameters, or an
+                option is out of its range.
+        """
+        if bare is not None:
+            raise ConfigurationError("write @lq.task() with its parentheses")
+        names = (aliases,) if isinstance(aliases, str) else tuple(aliases)
+
+        def decorate(function: Callable[..., Any], /) -> Any:
+            _check_function(function)
+            kind = AsyncTask if inspect.iscoroutinefunction(function) else Task
+            made: Task[..., Any] = kind(
+                self,
+                function,
+                name=naming.default(function) if name is None else name,
+                aliases=names,
+                queue=queue,
+                max_attempts=max_attempts,
+                timeout=timeout,
+                upgrade=upgrade,
+            )
+            self.registry.add(made)
+            return made
+
+        return decorate
+
+    def enqueue_many(self, conn: SyncConn, calls: Iterable[Call[Any]], /) -> list[Job[Any]]:
+        """Enqueue many jobs, of any tasks, in the caller's transaction.
+
+        Any number: they are sent in statements of some thousand rows. All calls are gathered before the first
+        is written. Calls that carry a ``unique_key`` are inserted in the order of their keys; two
+        transactions that insert common keys in several steps of their own may still deadlock, and the server
+        ends one of them. On a connection in autocommit mode each statement is a transaction of its own.
+
+        Args:
+            conn: as for ``Task.enqueue``.
+            calls: ``task.call(...)``, or ``task.options(...).call(...)``.
+
+        Returns:
+            A job for each call, in the order of the calls; without unique keys their ids ascend.
+
+        Raises:
+            ConfigurationError: something else than calls is among them (nothing was written), or ``conn`` is
+            not
+                accepted.
+            SchemaMismatch: the tables are missing or of another version.
+        """
+        jobs = _jobs(calls)
+        found = run(conn, enqueue_many, self.schema, jobs, self.checked) if jobs else []
+        return [Job(id, created, job.task, job.queue) for (id, created), job in zip(found, jobs, strict=True)]
+
+    async def aenqueue_many(self, conn: AsyncConn, calls: Iterable[Call[Any]], /) -> list[Job[Any]]:
+        """The async twin of :meth:`enqueue_many`."""
+        jobs = _jobs(calls)
+        found = await arun(conn, enqueue_many, self.schema, jobs, self.checked) if jobs else []
+        return [Job(id, created, job.task, job.queue) for (id, created), job in zip(found, jobs, strict=True)]
+
+    def queue(self, name: str, *, keep: dt.timedelta | int | None = None) -> None:
+        """Say how a queue is kept.
+
+        Args:
+            name: the queue's name.
+            keep: how long finished jobs stay in the history; 0 writes none at all (for a queue of high
+                volume); None means the default retention.
+        """
+        naming.check("a queue's name", name)
+        if keep is not None and not isinstance(keep, dt.timedelta):
+            if keep != 0 or isinstance(keep, bool):
+                raise ConfigurationError(f"queue {name!r}: keep is a timedelta, 0 or None, not {keep!r}")
+            keep = dt.timedelta(0)
+        if keep is not None and keep < dt.timedelta(0):
+            raise ConfigurationError(f"queue {name!r}: keep is not negative")
+        self._keep[name] = keep
+
+    def keeps(self, queue: str) -> bool:
+        """Whether finished jobs of the queue are written to the history."""
+        keep = self._keep.get(queue)
+        return keep is None or bool(keep)
+
+    # What a worker process uses
+
+    def middleware(self, function: M) -> M:
+        """Run a function around each job: ``@lq.middleware`` above ``def with_app(ctx, call_next)``.
+
+        It is called with the :class:`JobContext` and returns what ``call_next()`` returns. A plain function
+        wraps the tasks that are plain functions, an ``async def`` (``await call_next()``) those that are
+        ``async def``; :meth:`check` says which tasks run without it for that reason. The first one added is
+        the outermost.
+        """
+        self._chain.add(function)
+        return function
+
+    def handler(self, task: Task[..., Any]) -> Handler:
+        """The task's function inside its middleware: called with the context and the decoded arguments.
+
+        Built once per task. For an ``async def`` it returns an awaitable. The middleware must be complete:
+        one added later wraps only tasks whose handler was not asked for yet.
+        """
+        return self._chain.handler(task.name, task.function, task.is_async)
+
+    def check(self) -> list[str]:
+        """What is worth a line when a worker starts: one sentence for each problem, none is an error."""
+        return self._chain.check([(task.name, task.is_async) for task in self.registry])
+
+    def load_imports(self) -> list[str]:
+        """Import the modules of ``imports``, so that their tasks are registered.
+
+        Returns:
+            The names of the modules, in the order of their import.
+
+        Raises:
+            ConfigurationError: a pattern matches nothing, or an import fails; it says which and why.
+        """
+        return loading.load(self.imports)
+
+    def enter_lifespan(self) -> Any:
+        """Enter the lifespan of this process.
+
+        Returns:
+            Its value; for an async lifespan a coroutine that gives it, to be awaited on the loop that will
+            also await :meth:`exit_lifespan`. None where there is no lifespan.
+        """
+        return self._lifespan.enter(self)
+
+    def exit_lifespan(self) -> Any:
+        """Leave it: None, or for an async lifespan a coroutine. Nothing when it was not entered."""
+        return self._lifespan.exit()
+
+    @property
+    def lifespan_is_async(self) -> bool | None:
+        """Whether the entered lifespan is an async one; None when none is entered."""
+        return self._lifespan.is_async
+
+    def __repr__(self) -> str:
+        return f"<LeaseQueue with {len(self.registry)} tasks>"
+
+
+def _check_function(function: Any) -> None:
+    if not callable(function) or isinstance(function, Task):
+        raise ConfigurationError(f"@lq.task() goes above a function, not {function!r}")
+
+
+def _jobs(calls: Iterable[Any]) -> list[NewJob]:
+    jobs = []
+    for index, call in enumerate(calls):
+        if not isinstance(call, Call):
+            hint = " (add .call(...))" if isinstance(call, Task) else ""
+            raise ConfigurationError(f"enqueue_many takes task.call(...); number {index} is {call!r}{hint}")
+        jobs.append(call.job)
+    return jobs
