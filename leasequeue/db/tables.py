@@ -1,0 +1,394 @@
+"""The tables as SQLAlchemy Core objects, for the statements that are built from them.
+
+They say the same as the migrations (``leasequeue/db/ddl``), word for word: a test creates both and compares what the
+server's catalog then holds. Nothing in production calls ``create_all``; the migrations make the tables.
+
+Storage parameters are set by an ``ALTER TABLE`` after creation, since SQLAlchemy 2.0 cannot say them in the ``CREATE``.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Connection,
+    DateTime,
+    Identity,
+    Index,
+    Integer,
+    MetaData,
+    PrimaryKeyConstraint,
+    Sequence,
+    SmallInteger,
+    Table,
+    Text,
+    event,
+    quoted_name,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB, UUID
+from sqlalchemy.types import UserDefinedType
+
+from leasequeue.db.literal import literal
+from leasequeue.db.names import qualify
+from leasequeue.db.version import VERSION
+
+
+class Char(UserDefinedType[str]):
+    """PostgreSQL's one-byte ``"char"``, which is another type than ``char``."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **kw: Any) -> str:
+        return '"char"'
+
+
+class Tables(NamedTuple):
+    """The tables of one schema. Shared by all callers: read them, never change them."""
+
+    metadata: MetaData
+    term: Sequence
+    job: Table
+    finished: Table
+    failure: Table
+    lease: Table
+    lease_event: Table
+    schedule: Table
+    tick: Table
+    worker: Table
+    queue: Table
+    lane: Table
+    stat: Table
+
+
+@cache
+def tables(schema: str) -> Tables:
+    """The tables in a schema, built once for each name. Pure: no database is asked.
+
+    Args:
+        schema: the unquoted name; every statement built from the tables names it, quoted.
+    """
+    metadata = MetaData(schema=quoted_name(schema, True))
+    return Tables(
+        metadata,
+        Sequence("leasequeue_term", data_type=BigInteger(), metadata=metadata, schema=metadata.schema),
+        _job(metadata),
+        _finished(metadata),
+        _failure(metadata),
+        _lease(metadata),
+        _lease_event(metadata),
+        _schedule(metadata),
+        _tick(metadata),
+        _worker(metadata),
+        _queue(metadata),
+        _lane(metadata),
+        _stat(metadata),
+    )
+
+
+_HOT = (
+    "fillfactor = 85, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, "
+    "autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000, autovacuum_vacuum_cost_delay = 0, "
+    "autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 50000"
+)
+_SMALL = (
+    "fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200, "
+    "autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 500, autovacuum_vacuum_cost_delay = 0"
+)
+_GROWING = (
+    "autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50000, autovacuum_vacuum_insert_scale_factor = 0.2, "
+    "autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 200000"
+)
+
+_EMPTY = "'{}'"
+
+
+def _time(name: str, *, null: bool = True, now: bool = False) -> Column[Any]:
+    return Column(name, DateTime(timezone=True), nullable=null, server_default=text("now()") if now else None)
+
+
+def _text(name: str, *, null: bool = False, default: str | None = None) -> Column[Any]:
+    return Column(name, Text, nullable=null, server_default=None if default is None else text(default))
+
+
+def _json(name: str, *, null: bool = False, default: str | None = None) -> Column[Any]:
+    return Column(name, JSONB, nullable=null, server_default=None if default is None else text(default))
+
+
+def _number(name: str, type_: Any = Integer, *, null: bool = False, default: str | None = None) -> Column[Any]:
+    # autoincrement=False: a key that we number ourselves must not become a serial.
+    server_default = None if default is None else text(default)
+    return Column(name, type_, nullable=null, server_default=server_default, autoincrement=False)
+
+
+def _key_length(table: str, column: str) -> CheckConstraint:
+    return CheckConstraint(f"octet_length({column}) BETWEEN 1 AND 512", name=f"{table}_{column}_check")
+
+
+def _priority_range(table: str) -> CheckConstraint:
+    return CheckConstraint("priority BETWEEN -100 AND 100", name=f"{table}_priority_check")
+
+
+def _stored(table: Table, parameters: str) -> Table:
+    alter = literal(f"ALTER TABLE {qualify(str(table.schema))}.{table.name} SET ({parameters})")
+
+    def set_parameters(target: Table, connection: Connection, **kw: Any) -> None:
+        connection.execute(alter)
+
+    event.listen(table, "after_create", set_parameters)
+    return table
+
+
+def _job(metadata: MetaData) -> Table:
+    name = "leasequeue_job"
+    job = Table(
+        name,
+        metadata,
+        Column("id", BigInteger, Identity(always=False), nullable=False),
+        _text("queue", default="'default'"),
+        _text("task"),
+        _json("args", default=_EMPTY),
+        _number("priority", SmallInteger, default="0"),
+        _time("available_at", null=False, now=True),
+        Column("state", Char(), nullable=False, server_default=text("'r'")),
+        Column("holder", UUID),
+        _number("term", BigInteger, null=True),
+        _time("expires_at"),
+        _number("attempt", default="0"),
+        _number("abandoned", default="0"),
+        _number("max_attempts", null=True),
+        _text("unique_key", null=True),
+        _text("limit_key", null=True),
+        _time("created_at", null=False, now=True),
+        _time("claimed_at"),
+        _time("cancel_requested_at"),
+        _json("meta", null=True),
+        PrimaryKeyConstraint("id", name=f"{name}_pkey"),
+        *(_key_length(name, column) for column in ("queue", "task", "unique_key", "limit_key")),
+        _priority_range(name),
+        CheckConstraint(
+            "available_at > '1970-01-01 00:00:00+00' AND available_at < 'infinity'", name=f"{name}_available_at_check"
+        ),
+        CheckConstraint("state IN ('r', 'l', 'q', 'g', 'b')", name=f"{name}_state_check"),
+        CheckConstraint(
+            "state <> 'l' OR (holder IS NOT NULL AND term IS NOT NULL AND expires_at IS NOT NULL)",
+            name=f"{name}_lease_check",
+        ),
+        CheckConstraint("max_attempts > 0", name=f"{name}_max_attempts_check"),
+        CheckConstraint("jsonb_typeof(meta) = 'object'", name=f"{name}_meta_check"),
+        comment=f"leasequeue schema version {VERSION}",
+    )
+    c = job.c
+    ready = text("state = 'r'")
+    Index(f"{name}_ready", c.queue, c.priority.desc(), c.available_at, c.id, postgresql_where=ready)
+    Index(f"{name}_leased", c.id, postgresql_where=text("state = 'l'"))
+    Index(f"{name}_suspect", c.id, postgresql_where=text("state = 'q'"))
+    Index(f"{name}_unique", c.unique_key, unique=True, postgresql_where=text("unique_key IS NOT NULL"))
+    return _stored(job, _HOT)
+
+
+def _finished(metadata: MetaData) -> Table:
+    name = "leasequeue_finished"
+    finished = Table(
+        name,
+        metadata,
+        _number("id", BigInteger),
+        _text("queue"),
+        _text("task"),
+        _json("args"),
+        _text("outcome"),
+        _number("attempt"),
+        _number("abandoned"),
+        _time("enqueued_at", null=False),
+        _time("started_at"),
+        _time("finished_at", null=False, now=True),
+        _json("result", null=True),
+        _text("error", null=True),
+        _json("meta", null=True),
+        PrimaryKeyConstraint("id", name=f"{name}_pkey"),
+        CheckConstraint("outcome IN ('succeeded', 'failed', 'cancelled', 'expired')", name=f"{name}_outcome_check"),
+    )
+    c = finished.c
+    Index(f"{name}_age", c.finished_at)
+    Index(f"{name}_unhappy", c.outcome, c.finished_at, postgresql_where=text("outcome <> 'succeeded'"))
+    return _stored(finished, _GROWING)
+
+
+def _failure(metadata: MetaData) -> Table:
+    name = "leasequeue_failure"
+    failure = Table(
+        name,
+        metadata,
+        _number("job_id", BigInteger),
+        _number("attempt"),
+        _text("queue"),
+        _text("task"),
+        _text("error_type"),
+        _text("message"),
+        _text("traceback", null=True),
+        _text("worker", null=True),
+        _number("term", BigInteger, null=True),
+        _time("started_at"),
+        _time("failed_at", null=False, now=True),
+        _time("retry_at"),
+    )
+    Index(f"{name}_job", failure.c.job_id)
+    Index(f"{name}_age", failure.c.failed_at)
+    return failure
+
+
+def _lease(metadata: MetaData) -> Table:
+    name = "leasequeue_lease"
+    lease = Table(
+        name,
+        metadata,
+        _text("name"),
+        _number("slot", SmallInteger, default="0"),
+        Column("holder", UUID),
+        _number("term", BigInteger),
+        _text("owner", null=True),
+        _time("acquired_at"),
+        _time("renewed_at"),
+        _time("expires_at"),
+        _number("slots", SmallInteger, default="1"),
+        _json("meta", null=True),
+        PrimaryKeyConstraint("name", "slot", name=f"{name}_pkey"),
+        _key_length(name, "name"),
+        CheckConstraint("slot >= 0 AND slots >= 1", name=f"{name}_slots_check"),
+    )
+    return _stored(lease, _SMALL)
+
+
+def _lease_event(metadata: MetaData) -> Table:
+    name = "leasequeue_lease_event"
+    lease_event = Table(
+        name,
+        metadata,
+        Column("id", BigInteger, Identity(always=True), nullable=False),
+        _text("name"),
+        _number("slot", SmallInteger),
+        _text("event"),
+        Column("holder", UUID),
+        _number("term", BigInteger, null=True),
+        _text("owner", null=True),
+        _time("at", null=False, now=True),
+        _number("count", default="1"),
+        _text("reason", null=True),
+        PrimaryKeyConstraint("id", name=f"{name}_pkey"),
+        CheckConstraint(
+            "event IN ('acquired', 'released', 'taken over', 'lost', 'refused')", name=f"{name}_event_check"
+        ),
+    )
+    Index(f"{name}_name", lease_event.c.name, lease_event.c.id)
+    Index(f"{name}_age", lease_event.c.at)
+    return lease_event
+
+
+def _schedule(metadata: MetaData) -> Table:
+    name = "leasequeue_schedule"
+    schedule = Table(
+        name,
+        metadata,
+        _text("name"),
+        _text("task"),
+        _json("args", default=_EMPTY),
+        _text("queue", default="'default'"),
+        _number("priority", SmallInteger, default="0"),
+        _json("spec"),
+        _number("version", BigInteger, default="1"),
+        _text("release", null=True),
+        _time("deployed_at"),
+        _time("next_at"),
+        _time("paused_at"),
+        _time("created_at", null=False, now=True),
+        _time("updated_at", null=False, now=True),
+        _json("meta", null=True),
+        PrimaryKeyConstraint("name", name=f"{name}_pkey"),
+        *(_key_length(name, column) for column in ("name", "task", "queue")),
+        _priority_range(name),
+    )
+    return _stored(schedule, _SMALL)
+
+
+def _tick(metadata: MetaData) -> Table:
+    name = "leasequeue_tick"
+    tick = Table(
+        name,
+        metadata,
+        _text("schedule"),
+        _time("due_at", null=False),
+        _text("outcome"),
+        _number("job_id", BigInteger, null=True),
+        _text("reason", null=True),
+        _time("decided_at", null=False, now=True),
+        _text("decided_by", null=True),
+        PrimaryKeyConstraint("schedule", "due_at", name=f"{name}_pkey"),
+        CheckConstraint(
+            "outcome IN ('fired', 'caught_up', 'coalesced', 'missed', 'overlapped', 'paused')",
+            name=f"{name}_outcome_check",
+        ),
+    )
+    Index(f"{name}_age", tick.c.decided_at)
+    return tick
+
+
+def _worker(metadata: MetaData) -> Table:
+    name = "leasequeue_worker"
+    worker = Table(
+        name,
+        metadata,
+        Column("id", UUID, nullable=False),
+        _text("host"),
+        _number("pid"),
+        _text("version"),
+        _text("release", null=True),
+        _json("queues"),
+        _json("tasks"),
+        _time("started_at", null=False, now=True),
+        _time("renewed_at", null=False, now=True),
+        _time("expires_at", null=False),
+        _json("counters", default=_EMPTY),
+        PrimaryKeyConstraint("id", name=f"{name}_pkey"),
+    )
+    return _stored(worker, _SMALL)
+
+
+def _queue(metadata: MetaData) -> Table:
+    name = "leasequeue_queue"
+    queue = Table(
+        name,
+        metadata,
+        _text("name"),
+        _time("paused_at"),
+        _time("resume_at"),
+        _json("limits", null=True),
+        PrimaryKeyConstraint("name", name=f"{name}_pkey"),
+        _key_length(name, "name"),
+    )
+    return _stored(queue, _SMALL)
+
+
+def _lane(metadata: MetaData) -> Table:
+    name = "leasequeue_lane"
+    # No key on purpose: an enqueue that notes a new priority must wait for nobody. Doubles are harmless.
+    lane = Table(name, metadata, _text("queue"), _number("priority", SmallInteger))
+    Index(f"{name}_queue", lane.c.queue, lane.c.priority)
+    return lane
+
+
+def _stat(metadata: MetaData) -> Table:
+    name = "leasequeue_stat"
+    stat = Table(
+        name,
+        metadata,
+        Column("worker", UUID, nullable=False),
+        _time("minute", null=False),
+        _json("counts"),
+        PrimaryKeyConstraint("worker", "minute", name=f"{name}_pkey"),
+    )
+    Index(f"{name}_age", stat.c.minute)
+    return stat

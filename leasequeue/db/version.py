@@ -1,0 +1,34 @@
+"""Which version the tables have: a comment on the table of jobs, read by name without ever failing."""
+
+from __future__ import annotations
+
+import re
+
+from leasequeue.errors import SchemaMismatch
+
+VERSION = 1
+"""The version this code was written for. It also works with the next one: migrate first, then roll."""
+
+PROBE = "SELECT obj_description(to_regclass(quote_ident(CAST(:schema AS text)) || '.leasequeue_job'), 'pg_class')"
+"""The comment, or NULL where there is no such table; ``:schema`` is the unquoted name."""
+
+LINK_PROBE = PROBE.replace(":schema", "%(schema)s")
+"""The same for ``Link.run``."""
+
+_COMMENT = re.compile(r"leasequeue schema version (\d+)")
+
+
+def parse(comment: str | None) -> int | None:
+    """The version that a comment says; None where there are no tables."""
+    found = _COMMENT.search(comment or "")
+    return int(found.group(1)) if found else None
+
+
+def check(found: int | None, schema: str) -> None:
+    """Accept this version and the next.
+
+    Raises:
+        SchemaMismatch: it says what to run.
+    """
+    if found not in (VERSION, VERSION + 1):
+        raise SchemaMismatch(schema, found, VERSION)

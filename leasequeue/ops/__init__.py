@@ -1,0 +1,1 @@
+"""What the command line and the dashboard share: questions and actions, no words and no pages."""
