@@ -23,6 +23,7 @@ from weakref import WeakSet
 
 from sqlalchemy import Connection, Executable, Pool, TwoPhaseTransaction, column, table, update
 from sqlalchemy.dialects.postgresql.psycopg2 import dialect as _pyformat_dialect
+from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.sql.elements import ClauseElement
 
 from leasequeue.db import kinds, notify
@@ -207,7 +208,15 @@ def _on_session(session: Session, program: Any, args: Any, kwargs: Any) -> Any:
     # The connection on which the session would write. Asked for with an Update: each routing session sends
     # that to the primary, also one after the recipe in SQLAlchemy's documentation, which forgets Insert. All
     # statements of the program go there, the SELECTs too: a replica would answer them from the past.
-    return _on_connection(session.connection(bind_arguments={"clause": _WRITE}), program, args, kwargs)
+    try:
+        conn = session.connection(bind_arguments={"clause": _WRITE})
+    except UnboundExecutionError as error:
+        raise ConfigurationError(
+            "this Session has engines for some classes (binds=...) and none for the queue's tables: give it "
+            "a bind for everything else, or hand over session.connection(bind_arguments={'bind': engine}) "
+            "instead, which is part of the same transaction"
+        ) from error
+    return _on_connection(conn, program, args, kwargs)
 
 
 def _on_scoped(scoped: scoped_session[Any], program: Any, args: Any, kwargs: Any) -> Any:

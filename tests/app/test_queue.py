@@ -104,13 +104,11 @@ def test_a_given_engine_is_used_as_it_is() -> None:
     assert lq.settings().dbname == "a"
 
 
-def test_an_engine_of_our_own_prepares_nothing() -> None:
+def test_an_engine_of_our_own_is_made_once() -> None:
     lq = LeaseQueue()
     lq.configure(url=A)
     assert lq.engine is lq.engine
     assert lq.engine.url.drivername == "postgresql+psycopg"
-    _, options = lq.engine.dialect.create_connect_args(lq.engine.url)
-    assert "prepare_threshold" not in options  # it comes by connect_args, checked on a connection in test_begin
 
 
 @pytest.mark.parametrize("default", ["repeatable read", "serializable"])
