@@ -6,6 +6,8 @@
     │   └── UnknownTask            a name that no registered task carries
     ├── InvalidArguments           the arguments of a call do not fit the task, or cannot be carried
     ├── Undecodable                a stored row cannot be turned back into arguments
+    ├── DoesNotBind                stored arguments do not fit the signature here; another release may take them
+    ├── ResultNotStorable          what a task returned cannot be carried as JSON
     ├── SchemaMismatch             the tables are missing, or of a version that this code cannot use
     ├── DatabaseUnavailable        the database cannot be reached, or did not answer in time
     │   └── OutcomeUnknown         a statement was sent and its answer never came: it may have committed
@@ -80,6 +82,29 @@ class InvalidArguments(LeaseQueueError, TypeError):
 
 class Undecodable(LeaseQueueError):
     """What stands in a job's row cannot be turned back into the task's arguments."""
+
+
+class DoesNotBind(LeaseQueueError):
+    """Stored arguments do not fit the function's parameters here; another release of the application may take them.
+
+    Args:
+        missing: parameters without a default for which nothing is stored.
+        unknown: stored names that the function does not have.
+    """
+
+    def __init__(self, missing: tuple[str, ...] = (), unknown: tuple[str, ...] = ()) -> None:
+        parts = []
+        if missing:
+            parts.append(f"nothing is stored for {', '.join(missing)}")
+        if unknown:
+            parts.append(f"the function has no {', '.join(unknown)}")
+        super().__init__("; ".join(parts) or "the stored arguments do not fit")
+        self.missing = missing
+        self.unknown = unknown
+
+
+class ResultNotStorable(LeaseQueueError):
+    """What a task returned cannot be carried as JSON."""
 
 
 class SchemaMismatch(LeaseQueueError):

@@ -1,0 +1,297 @@
+"""The statements by which workers hold jobs. Each runs alone, in READ COMMITTED, on a connection of our own.
+
+The states of a row::
+
+    r ready ──claim──> l leased ──complete──> (finished)
+    ^                  │ │ │
+    │<──retry, release─┘ │ └──process died──> q suspect ──claim_suspect──> l
+    └────sweep (expired)─┘                       └──bury (too often)──> (finished, failed)
+
+Locks: every statement takes its rows in id order with SKIP LOCKED and waits for nobody, so no two of them can
+deadlock, and an application that keeps a job's row locked (``complete(conn)``) delays no other job. A row that is
+missing from a result is therefore *lost* only if :data:`READ_HELD` misses it too.
+
+Every write to a held row goes through one predicate, FENCE: state, holder and the pair (id, term). The pairs are
+compared as pairs: two independent lists would let (1, 101) of an old claim pass for (1, 102).
+
+Times: ``now()`` where an index is searched, ``clock_timestamp()`` for a new expiry, both the database's.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+from leasequeue.db.names import qualify
+
+FENCE = (
+    "id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s "
+    "AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[]))"
+)
+
+_CLAIMED = (
+    "RETURNING id, term, task, args::text, attempt, abandoned, max_attempts, "
+    "extract(epoch FROM available_at)::float8, priority, queue"
+)
+
+# One term for a whole batch: nextval in a subselect runs once, and not at all when nothing is claimed.
+_TAKE = (
+    "UPDATE {s}.leasequeue_job SET state = 'l', holder = %(me)s, term = (SELECT nextval('{seq}')), "
+    "expires_at = clock_timestamp() + %(ttl)s * interval '1 second', attempt = attempt + 1, claimed_at = clock_timestamp()"
+)
+
+# A lane is one priority of a queue, read from its floor on. The inner LIMIT bounds each index scan, the outer one
+# stops at k rows over all lanes, best first; rows are locked one at a time as they are pulled, so no lane is locked
+# beyond what is taken.
+_CLAIM = f"""{_TAKE}
+WHERE id = ANY(ARRAY(
+    SELECT ready.id
+    FROM unnest(%(priorities)s::smallint[], %(floors)s::float8[], %(floor_ids)s::bigint[])
+        AS lane (priority, floor_at, floor_id)
+    CROSS JOIN LATERAL (
+        SELECT id FROM {{s}}.leasequeue_job
+        WHERE queue = %(queue)s AND priority = lane.priority AND state = 'r' AND available_at <= now()
+          AND (available_at, id) >= (to_timestamp(lane.floor_at), lane.floor_id)
+        ORDER BY available_at, id LIMIT %(k)s FOR UPDATE SKIP LOCKED
+    ) AS ready
+    LIMIT %(k)s))
+{_CLAIMED}"""
+
+_CLAIM_SUSPECT = f"""{_TAKE}
+WHERE id = ANY(ARRAY(
+    SELECT id FROM {{s}}.leasequeue_job WHERE state = 'q' AND queue = ANY(%(queues)s::text[])
+    ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED))
+{_CLAIMED}"""
+
+# Which of many queues have something for us: one round trip for an idle worker.
+_PEEK = """SELECT DISTINCT lane.queue
+FROM unnest(%(queues)s::text[], %(priorities)s::smallint[], %(floors)s::float8[], %(floor_ids)s::bigint[])
+    AS lane (queue, priority, floor_at, floor_id)
+WHERE EXISTS (
+    SELECT FROM {s}.leasequeue_job AS job
+    WHERE job.queue = lane.queue AND job.priority = lane.priority AND job.state = 'r' AND job.available_at <= now()
+      AND (job.available_at, job.id) >= (to_timestamp(lane.floor_at), lane.floor_id)
+    ORDER BY job.available_at, job.id LIMIT 1)"""
+
+_LANES = (
+    """SELECT queue, priority FROM {s}.leasequeue_lane WHERE queue = ANY(%(queues)s::text[]) GROUP BY queue, priority"""
+)
+
+# Priorities that plain SQL wrote are found by asking for each of the 201, within a window of availability: never a
+# walk over the dead entries of a whole priority.
+_PROBE_LANES = """SELECT q.queue, p.priority
+FROM unnest(%(queues)s::text[]) AS q (queue)
+CROSS JOIN generate_series(-100, 100) AS p (priority)
+WHERE EXISTS (
+    SELECT FROM {s}.leasequeue_job AS job
+    WHERE job.queue = q.queue AND job.priority = p.priority AND job.state = 'r' AND job.available_at <= now()
+      AND job.available_at >= coalesce(now() - %(window)s::float8 * interval '1 second', '-infinity'::timestamptz)
+    ORDER BY job.available_at, job.id LIMIT 1)"""
+
+_PAUSED = """SELECT name FROM {s}.leasequeue_queue
+WHERE name = ANY(%(queues)s::text[]) AND paused_at IS NOT NULL AND (resume_at IS NULL OR resume_at > now())"""
+
+_LOCKED = f"""WITH k AS MATERIALIZED (
+    SELECT id FROM {{s}}.leasequeue_job WHERE {FENCE} ORDER BY id FOR UPDATE SKIP LOCKED
+)"""
+
+_HISTORY = "id, queue, task, args, outcome, attempt, abandoned, enqueued_at, started_at, finished_at"
+_ENDED = "id, queue, task, args, attempt, abandoned, created_at, claimed_at, meta, term"
+
+_COMPLETE = f"""{_LOCKED}, d AS (
+    DELETE FROM {{s}}.leasequeue_job WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING {_ENDED}
+)
+INSERT INTO {{s}}.leasequeue_finished ({_HISTORY}, meta)
+SELECT id, queue, task, args, 'succeeded', attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta FROM d
+RETURNING id"""
+
+_COMPLETE_WITH_RESULTS = f"""{_LOCKED}, d AS (
+    DELETE FROM {{s}}.leasequeue_job WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING {_ENDED}
+)
+INSERT INTO {{s}}.leasequeue_finished ({_HISTORY}, meta, result)
+SELECT d.id, queue, task, args, 'succeeded', attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta,
+    r.result::jsonb
+FROM d JOIN unnest(%(ids)s::bigint[], %(results)s::text[]) AS r (id, result) ON r.id = d.id
+RETURNING id"""
+
+_COMPLETE_UNKEPT = f"""{_LOCKED}
+DELETE FROM {{s}}.leasequeue_job WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING id"""
+
+_ERRORS = (
+    "unnest(%(ids)s::bigint[], %(delays)s::float8[], %(types)s::text[], %(messages)s::text[], %(tracebacks)s::text[]) "
+    "AS e (id, delay, type, message, traceback)"
+)
+
+_RETRY = f"""{_LOCKED}, u AS (
+    UPDATE {{s}}.leasequeue_job AS job
+    SET state = 'r', holder = NULL, expires_at = NULL, available_at = clock_timestamp() + e.delay * interval '1 second'
+    FROM {_ERRORS}
+    WHERE job.id = ANY(ARRAY(SELECT id FROM k)) AND e.id = job.id
+    RETURNING job.id, job.attempt, job.queue, job.task, job.term, job.claimed_at, job.available_at,
+        e.type, e.message, e.traceback
+)
+INSERT INTO {{s}}.leasequeue_failure
+    (job_id, attempt, queue, task, error_type, message, traceback, worker, term, started_at, failed_at, retry_at)
+SELECT id, attempt, queue, task, type, message, traceback, %(worker)s, term, claimed_at, clock_timestamp(), available_at FROM u
+RETURNING job_id"""
+
+_FAIL = f"""{_LOCKED}, d AS (
+    DELETE FROM {{s}}.leasequeue_job WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING {_ENDED}
+), e AS (
+    SELECT * FROM {_ERRORS}
+), f AS (
+    INSERT INTO {{s}}.leasequeue_failure
+        (job_id, attempt, queue, task, error_type, message, traceback, worker, term, started_at, failed_at)
+    SELECT d.id, attempt, queue, task, type, message, traceback, %(worker)s, term, claimed_at, clock_timestamp()
+    FROM d JOIN e ON e.id = d.id
+)
+INSERT INTO {{s}}.leasequeue_finished ({_HISTORY}, meta, error)
+SELECT d.id, queue, task, args, %(outcome)s, attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta,
+    type || ': ' || message
+FROM d JOIN e ON e.id = d.id
+RETURNING id"""
+
+# Back untouched: what was claimed but never started has spent no attempt.
+_RELEASE = f"""{_LOCKED}
+UPDATE {{s}}.leasequeue_job SET state = 'r', holder = NULL, expires_at = NULL, attempt = attempt - 1
+WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING id"""
+
+# Back for another release of the application: the delay doubles with each time, from half a second to a minute.
+_PUT_BACK = f"""{_LOCKED}
+UPDATE {{s}}.leasequeue_job SET state = 'r', holder = NULL, expires_at = NULL, attempt = attempt - 1,
+    available_at = clock_timestamp()
+        + least(60, 0.5 * 2 ^ least(10, coalesce((meta ->> 'put_back')::int, 0))) * interval '1 second',
+    meta = coalesce(meta, '{{{{}}}}') || jsonb_build_object('put_back', coalesce((meta ->> 'put_back')::int, 0) + 1)
+WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING id"""
+
+_RENEW = f"""WITH k AS MATERIALIZED (
+    SELECT id FROM {{s}}.leasequeue_job WHERE {FENCE} ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE {{s}}.leasequeue_job SET expires_at = clock_timestamp() + %(ttl)s * interval '1 second'
+WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING id, cancel_requested_at IS NOT NULL"""
+
+_READ_HELD = f"SELECT id FROM {{s}}.leasequeue_job WHERE {FENCE}"
+
+# An attempt's number is spent by exactly one run, so (id, attempt) says whether a history row is that run's own.
+_READ_FINISHED = """SELECT id FROM {s}.leasequeue_finished
+WHERE id = ANY(%(ids)s::bigint[]) AND (id, attempt) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(attempts)s::int[]))"""
+
+_READ_NOW = """SELECT id, state::text, holder::text, term, NULL::text FROM {s}.leasequeue_job WHERE id = ANY(%(ids)s::bigint[])
+UNION ALL
+SELECT id, 'f', NULL, NULL, outcome FROM {s}.leasequeue_finished WHERE id = ANY(%(ids)s::bigint[])"""
+
+_NOTE_REFUSAL = """INSERT INTO {s}.leasequeue_failure
+    (job_id, attempt, queue, task, error_type, message, worker, term, failed_at)
+SELECT *, clock_timestamp() FROM (SELECT %(id)s::bigint, %(attempt)s::int, %(queue)s, %(task)s, %(type)s, %(message)s,
+    %(worker)s, %(term)s::bigint) AS refused RETURNING job_id"""
+
+# A claim whose answer never came may have committed; its rows carry a holder that nobody uses any more.
+_RELEASE_STRAYS = """WITH k AS MATERIALIZED (
+    SELECT id FROM {s}.leasequeue_job
+    WHERE state = 'l' AND holder = %(holder)s AND NOT id = ANY(%(known)s::bigint[])
+    ORDER BY id FOR UPDATE SKIP LOCKED
+)
+UPDATE {s}.leasequeue_job SET state = 'r', holder = NULL, expires_at = NULL, attempt = attempt - 1
+WHERE id = ANY(ARRAY(SELECT id FROM k)) AND state = 'l' AND holder = %(holder)s RETURNING id"""
+
+_SWEEP = """UPDATE {s}.leasequeue_job
+SET state = CASE WHEN abandoned >= 1 THEN 'q' ELSE 'r' END::"char", holder = NULL, expires_at = NULL, abandoned = abandoned + 1
+WHERE id = ANY(ARRAY(
+    SELECT id FROM {s}.leasequeue_job WHERE state = 'l' AND expires_at < now()
+    ORDER BY id LIMIT 500 FOR UPDATE SKIP LOCKED))
+RETURNING id, task, queue, abandoned, state::text"""
+
+# A process died. What had started there is suspect; what had not goes back as if never claimed, five times at most.
+# All holders of a process share their first twelve bytes, so a range names them.
+_RELEASE_DEAD = """WITH k AS MATERIALIZED (
+    SELECT id, (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) AS started,
+        coalesce((meta ->> 'returned')::int, 0) AS returned
+    FROM {s}.leasequeue_job WHERE state = 'l' AND holder BETWEEN %(first)s AND %(last)s
+    ORDER BY id FOR UPDATE SKIP LOCKED
+), u AS (
+    UPDATE {s}.leasequeue_job AS job
+    SET state = CASE WHEN (k.started AND %(suspect)s) OR k.returned >= 5 THEN 'q' ELSE 'r' END::"char",
+        holder = NULL, expires_at = NULL,
+        abandoned = abandoned + (k.started AND %(suspect)s)::int,
+        attempt = attempt - (NOT k.started OR NOT %(suspect)s)::int,
+        meta = CASE WHEN k.started THEN job.meta
+            ELSE coalesce(job.meta, '{{}}') || jsonb_build_object('returned', k.returned + 1) END
+    FROM k WHERE job.id = k.id AND job.state = 'l' AND job.holder BETWEEN %(first)s AND %(last)s
+    RETURNING job.id, k.started, job.abandoned, job.task, job.queue, job.attempt, job.term, job.claimed_at
+), f AS (
+    INSERT INTO {s}.leasequeue_failure (job_id, attempt, queue, task, error_type, message, worker, term, started_at, failed_at)
+    SELECT id, attempt, queue, task, 'ProcessDied', %(reason)s, %(worker)s, term, claimed_at, clock_timestamp()
+    FROM u WHERE started AND %(suspect)s
+)
+SELECT id, started, abandoned, task FROM u"""
+
+_BURY = """WITH d AS (
+    DELETE FROM {s}.leasequeue_job WHERE id = ANY(ARRAY(
+        SELECT id FROM {s}.leasequeue_job WHERE state = 'q' AND abandoned >= %(max_abandoned)s
+        ORDER BY id LIMIT 500 FOR UPDATE SKIP LOCKED))
+    RETURNING id, queue, task, args, attempt, abandoned, created_at, claimed_at, meta
+)
+INSERT INTO {s}.leasequeue_finished
+    (id, queue, task, args, outcome, attempt, abandoned, enqueued_at, started_at, finished_at, meta, error)
+SELECT id, queue, task, args, 'failed', attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta,
+    'Abandoned: the process that ran it died or was lost ' || abandoned || ' times'
+FROM d RETURNING id, task"""
+
+_COUNT_SUSPECTS = """SELECT count(*) FROM (
+    SELECT FROM {s}.leasequeue_job WHERE state = 'q' AND queue = ANY(%(queues)s::text[]) LIMIT 100) AS counted"""
+
+# The supervisor renews for a child whose interpreter does not answer: only the pairs on its page.
+_RENEW_FOR = """WITH k AS MATERIALIZED (
+    SELECT id FROM {s}.leasequeue_job
+    WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder BETWEEN %(first)s AND %(last)s
+      AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[]))
+    ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE {s}.leasequeue_job SET expires_at = clock_timestamp() + %(ttl)s * interval '1 second'
+WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING id, task"""
+
+
+class JobStatements(NamedTuple):
+    """The statements for one schema, ready for ``Link.run``. Parameters are named in the texts above."""
+
+    claim: str
+    claim_suspect: str
+    peek: str
+    lanes: str
+    probe_lanes: str
+    paused: str
+    complete: str
+    complete_with_results: str
+    complete_unkept: str
+    retry: str
+    fail: str
+    release: str
+    put_back: str
+    renew: str
+    read_held: str
+    read_finished: str
+    read_now: str
+    note_refusal: str
+    release_strays: str
+    sweep: str
+    release_dead: str
+    bury: str
+    count_suspects: str
+    renew_for: str
+
+
+@cache
+def job_statements(schema: str) -> JobStatements:
+    """The statements with the quoted schema name filled in; cached per schema."""
+    quoted = qualify(schema)
+    literal = f"{quoted}.leasequeue_term".replace("'", "''").replace("%", "%%")
+    texts = {
+        name: globals()[f"_{name.upper()}"].format(s=quoted.replace("%", "%%"), seq=literal)
+        for name in JobStatements._fields
+    }
+    return JobStatements(**texts)
+
+
+def statements(schema: str) -> dict[str, str]:
+    """Name and text of each statement, for the golden files."""
+    return job_statements(schema)._asdict()

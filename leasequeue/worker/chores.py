@@ -1,0 +1,121 @@
+"""What a worker process does beside its jobs, on the renewer's connection, between renewals."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from leasequeue.db.jobs import JobStatements
+from leasequeue.db.workers import WorkerStatements, purges
+
+if TYPE_CHECKING:
+    from leasequeue.db.connect import Link
+
+log = logging.getLogger("leasequeue.worker")
+
+SWEEP_MIN_SECONDS = 0.5
+SWEEP_SHARE = 20.0
+"""A sweep rests twenty times as long as it took: where a held snapshot makes it slow, it costs no more than its share."""
+
+PURGE_EVERY_SECONDS = 60.0
+PURGE_LIMIT = 2000
+PURGE_BOUND_SECONDS = 2.0
+
+
+class Sweep:
+    """Makes expired leases ready again, from every process, so that a lost machine costs one ttl.
+
+    Args:
+        found: called when rows became ready that lie below this process's floors.
+        max_abandoned: a suspect that was abandoned this often is buried.
+    """
+
+    def __init__(self, sql: JobStatements, found: Callable[[], None], max_abandoned: int) -> None:
+        self._sql = sql
+        self._found = found
+        self._max_abandoned = max_abandoned
+        self._due = 0.0
+
+    def __call__(self, link: Link) -> None:
+        started = time.monotonic()
+        if started < self._due:
+            return
+        rows = link.run(self._sql.sweep)
+        if rows:
+            for id, task, queue, abandoned, state in rows:
+                log.warning(
+                    "the lease on job %s (%s, queue %s) has expired: %s (abandoned %d times)",
+                    id, task, queue, "to be run alone" if state == "q" else "ready again", abandoned,
+                )  # fmt: skip
+            self._found()
+        for id, task in link.run(self._sql.bury, {"max_abandoned": self._max_abandoned}):
+            log.error("job %s (%s) has failed for good: its process died or was lost too often", id, task)
+        took = time.monotonic() - started
+        # Not all processes at the same moment.
+        self._due = started + max(SWEEP_MIN_SECONDS * random.uniform(0.7, 1.0), SWEEP_SHARE * took)  # noqa: S311
+
+
+class Presence:
+    """This process's row in ``leasequeue_worker``, and its line of statistics for each minute.
+
+    Args:
+        row: id, host, pid, version, release, queues and tasks as the statement wants them.
+        counters: gives the counters of now.
+    """
+
+    def __init__(
+        self,
+        sql: WorkerStatements,
+        row: dict[str, Any],
+        counters: Callable[[], dict[str, Any]],
+        ttl_seconds: float,
+    ) -> None:
+        self._sql = sql
+        self._row = row
+        self._counters = counters
+        self._ttl_seconds = ttl_seconds
+        self._due = 0.0
+        self._minute_due = time.monotonic() + 60.0
+        self._before: dict[str, Any] = {}
+
+    def __call__(self, link: Link) -> None:
+        now = time.monotonic()
+        if now < self._due:
+            return
+        self._due = now + self._ttl_seconds / 3
+        counters = self._counters()
+        link.run(self._sql.register, self._row | {"ttl": self._ttl_seconds, "counters": json.dumps(counters)})
+        if now >= self._minute_due:
+            self._minute_due = now + 60.0
+            counts = {k: v - self._before.get(k, 0) for k, v in counters.items() if isinstance(v, int)}
+            self._before = counters
+            link.run(self._sql.count_minute, {"id": self._row["id"], "counts": json.dumps(counts)})
+
+    def leave(self, link: Link) -> None:
+        """The process ends in good order: its row goes."""
+        link.run(self._sql.unregister, {"id": self._row["id"]})
+
+
+class Purge:
+    """Removes what has passed its retention, a bounded piece at a time."""
+
+    def __init__(self, schema: str) -> None:
+        self._purges = purges(schema)
+        self._next = 0
+        self._due = time.monotonic() + random.uniform(0.1, 1.0) * PURGE_EVERY_SECONDS  # noqa: S311
+
+    def __call__(self, link: Link) -> None:
+        now = time.monotonic()
+        if now < self._due:
+            return
+        text, keep = self._purges[self._next]
+        rows = link.run(text, {"keep": keep, "limit": PURGE_LIMIT}, bound_seconds=PURGE_BOUND_SECONDS)
+        if len(rows) < PURGE_LIMIT:
+            self._next = (self._next + 1) % len(self._purges)
+            self._due = now + PURGE_EVERY_SECONDS / len(self._purges)
+        else:
+            self._due = now + 0.5

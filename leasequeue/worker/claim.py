@@ -1,0 +1,264 @@
+"""The claimer: takes leases on ready jobs, no more than will start soon, best priority first.
+
+It polls, 20 ms after the last job and up to 100 ms apart when idle; a notification, where one can arrive, only ends such
+a pause early. Nothing depends on it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from leasequeue.db.jobs import JobStatements
+from leasequeue.worker.floor import Ladder, Lane
+from leasequeue.worker.hand import Claimed, Ended, Hand, Holder, Outcome, Slots
+from leasequeue.worker.loop import Loop, Outage
+
+if TYPE_CHECKING:
+    from leasequeue.db.connect import Link
+    from leasequeue.worker.execute import Executor
+    from leasequeue.worker.page import Page
+    from leasequeue.worker.strays import Strays
+    from leasequeue.worker.wake import WakeMode
+
+log = logging.getLogger("leasequeue.worker")
+
+POLL_MIN_SECONDS = 0.020
+POLL_MAX_SECONDS = 0.100
+LANES_EVERY_SECONDS = 1.0
+STALE_SECONDS = 0.250
+"""What has waited this long for a slot goes back untouched, so that another worker may have it."""
+
+
+class Claimer(Loop):
+    """One thread that claims for all queues of this process.
+
+    Args:
+        task_of: the registered task of a name, or None.
+        finish: the completer's intake, for what is put back.
+        strays: told of a holder whose last claim has an unknown outcome.
+        wake_mode: proves and listens for notifications on this loop's connection.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        outage: Outage,
+        sql: JobStatements,
+        page: Page,
+        hand: Hand,
+        holder: Holder,
+        slots: list[Slots],
+        executor: Executor,
+        task_of: Callable[[str], Any],
+        finish: Callable[[Ended], None],
+        strays: Strays,
+        wake_mode: WakeMode,
+        ttl_seconds: float,
+    ) -> None:
+        super().__init__("claimer", link, outage)
+        self._sql = sql
+        self._page = page
+        self._hand = hand
+        self._holder = holder
+        self._slots = slots
+        self._executor = executor
+        self._task_of = task_of
+        self._finish = finish
+        self._strays = strays
+        self._wake_mode = wake_mode
+        self._ttl_seconds = ttl_seconds
+        now = time.monotonic()
+        self._lanes: dict[str, dict[int, Lane]] = {s.name: {0: Lane(s.name, 0, Ladder(now))} for s in slots}
+        self._probe = Ladder(now)
+        self._paused: set[str] = set()
+        self._lanes_due = 0.0
+        self._poll_seconds = POLL_MIN_SECONDS
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+
+    # Waking
+
+    def wake(self) -> None:
+        super().wake()
+        try:
+            os.write(self._wake_write, b"w")
+        except BlockingIOError:
+            return  # it is full of wake-ups already
+
+    def rescan(self) -> None:
+        """Old rows became ready (a sweep, a dead process): scan from the beginning once. Any thread."""
+        for lanes in list(self._lanes.values()):
+            for lane in list(lanes.values()):
+                lane.rescan()
+        self.wake()
+
+    def pause(self, seconds: float) -> None:
+        if self.link.connected:
+            self._wake_mode.wait(self.link, seconds, self._wake_read)
+        else:
+            select.select([self._wake_read], [], [], seconds)
+        try:
+            os.read(self._wake_read, 4096)
+        except BlockingIOError:
+            return
+
+    # The turn
+
+    def connected(self) -> None:
+        self._lanes_due = 0.0
+        self._wake_mode.begin(self.link)
+
+    def interrupted(self) -> None:
+        old = self._holder.renew()
+        self._strays.suspect(old)
+
+    def turn(self) -> None:
+        self._page.stamp("claim_turn")
+        now = time.monotonic()
+        if now >= self._lanes_due:
+            self._read_lanes(now)
+        self._give_back_stale(now)
+        got = 0
+        for slots in self._with_ready(now):
+            room = slots.room()
+            if room:
+                got += self._claim(slots, room)
+        self._page.stamp("claim_ok")
+        self._page.rest("claim_turn")
+        if got:
+            self._poll_seconds = POLL_MIN_SECONDS
+            if any(slots.room() for slots in self._slots):
+                return
+            self.pause(self._busy_pause())
+            return
+        if all(slots.room() == 0 for slots in self._slots):
+            self.pause(self._busy_pause())
+            return
+        self.pause(self._poll_seconds)
+        self._poll_seconds = min(POLL_MAX_SECONDS, self._poll_seconds * 1.25)
+
+    def _busy_pause(self) -> float:
+        """While every slot is taken: until one is likely to be free."""
+        soonest = min(slots.mean_seconds for slots in self._slots)
+        return min(0.05, max(0.001, soonest))
+
+    def _with_ready(self, now: float) -> list[Slots]:
+        wanted = [s for s in self._slots if s.name not in self._paused and s.room() > 0]
+        if len(wanted) <= 1:
+            return wanted
+        lanes = [lane for s in wanted for lane in self._lanes[s.name].values()]
+        starts = [lane.start(now, take=False) for lane in lanes]
+        rows = self.link.run(
+            self._sql.peek,
+            {
+                "queues": [lane.queue for lane in lanes],
+                "priorities": [lane.priority for lane in lanes],
+                "floors": [start[0] for start in starts],
+                "floor_ids": [start[1] for start in starts],
+            },
+        )
+        found = {row[0] for row in rows}
+        return [s for s in wanted if s.name in found]
+
+    def _claim(self, slots: Slots, k: int) -> int:
+        now = time.monotonic()
+        lanes = sorted(self._lanes[slots.name].values(), key=lambda lane: -lane.priority)
+        starts = [lane.start(now) for lane in lanes]
+        me = self._holder.current
+        rows = self.link.run(
+            self._sql.claim,
+            {
+                "me": me,
+                "ttl": self._ttl_seconds,
+                "queue": slots.name,
+                "priorities": [lane.priority for lane in lanes],
+                "floors": [start[0] for start in starts],
+                "floor_ids": [start[1] for start in starts],
+                "k": k,
+            },
+        )
+        if not rows:
+            for lane in lanes:
+                lane.missed()
+            return 0
+        rows.sort(key=_order)
+        jobs = [
+            Claimed(
+                row[0],
+                row[1],
+                me,
+                slots.name,
+                row[2],
+                self._task_of(row[2]),
+                row[3],
+                row[4],
+                row[5],
+                row[6],
+                now,
+            )
+            for row in rows
+        ]
+        self._hand.add(jobs)
+        slots.claimed += len(jobs)
+        self._move_floors(lanes, starts, rows, k)
+        self._executor.submit(slots, jobs)
+        return len(jobs)
+
+    @staticmethod
+    def _move_floors(lanes: list[Lane], starts: list[tuple[float, int]], rows: list[tuple[Any, ...]], k: int) -> None:
+        by_priority: dict[int, list[tuple[float, int]]] = {}
+        for row in rows:
+            by_priority.setdefault(row[8], []).append((row[7], row[0]))
+        full = len(rows) >= k
+        for lane, start in zip(lanes, starts, strict=True):
+            keys = by_priority.get(lane.priority)
+            if keys:
+                lane.took(start, keys[0], keys[-1], full)
+            elif not full:
+                lane.missed()
+
+    # What waited too long
+
+    def _give_back_stale(self, now: float) -> None:
+        for slots in self._slots:
+            waiting = slots.ready.qsize() + len(slots.aready)
+            if waiting and now - slots.last_start > STALE_SECONDS:
+                self._give_back(slots)
+
+    def _give_back(self, slots: Slots) -> None:
+        for job in self._executor.take_unstarted(slots):
+            slots.claimed -= 1
+            self._finish(Ended(job, Outcome.UNSTARTED))
+
+    def ended(self) -> None:
+        for slots in self._slots:
+            self._give_back(slots)
+
+    # Which priorities are in use
+
+    def _read_lanes(self, now: float) -> None:
+        names = [slots.name for slots in self._slots]
+        for queue, priority in self.link.run(self._sql.lanes, {"queues": names}):
+            self._add_lane(queue, priority, now)
+        # The first time without a window, then along the ladder's rungs.
+        depth = float("inf") if self._lanes_due == 0.0 else self._probe.depth(now)
+        if depth:
+            window = None if depth == float("inf") else depth
+            for queue, priority in self.link.run(self._sql.probe_lanes, {"queues": names, "window": window}):
+                self._add_lane(queue, priority, now)
+        self._paused = {row[0] for row in self.link.run(self._sql.paused, {"queues": names})}
+        self._lanes_due = now + LANES_EVERY_SECONDS
+
+    def _add_lane(self, queue: str, priority: int, now: float) -> None:
+        if priority not in self._lanes[queue]:
+            self._lanes[queue][priority] = Lane(queue, priority, Ladder(now))
+
+
+def _order(row: tuple[Any, ...]) -> tuple[int, float, int]:
+    return (-row[8], row[7], row[0])

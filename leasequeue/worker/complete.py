@@ -1,0 +1,323 @@
+"""The completer: writes how jobs ended, in batches that form by themselves.
+
+A flush takes whatever ended while the last one was on the wire; a lone job is written at once. Each outcome has its
+statement, each statement is fenced. A row that a statement did not return is one of three things, and is called by its
+name: *locked* by a transaction of the application (written again a little later), *already written* by an earlier
+statement of ours whose answer never came, or *lost*: then this process's end of it is refused, and said.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from leasequeue.db.jobs import JobStatements
+from leasequeue.errors import DatabaseUnavailable, LeaseLost, OutcomeUnknown
+from leasequeue.retry import delay_seconds
+from leasequeue.worker.hand import Claimed, Ended, Failure, Hand, Outcome
+from leasequeue.worker.loop import Loop, Outage
+
+if TYPE_CHECKING:
+    from leasequeue.db.connect import Link
+    from leasequeue.worker.page import Page
+
+log = logging.getLogger("leasequeue.job")
+
+BATCH_MAX = 1000
+LOCKED_AGAIN_SECONDS = 0.1
+
+_Group = tuple[Outcome, uuid.UUID, str]
+
+_DATA_CLASSES = ("21", "22", "23", "54")
+"""SQLSTATE classes that blame the row: data, constraints, limits of a value. Anything else may pass by itself."""
+
+
+class Completer(Loop):
+    """One thread that ends leases.
+
+    Args:
+        keeps: whether a queue keeps a history.
+        worker: the readable name of this process, written beside failures.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        outage: Outage,
+        sql: JobStatements,
+        page: Page,
+        hand: Hand,
+        keeps: Callable[[str], bool],
+        worker: str,
+    ) -> None:
+        super().__init__("completer", link, outage)
+        self._sql = sql
+        self._page = page
+        self._hand = hand
+        self._keeps = keeps
+        self._worker = worker
+        self._intake: SimpleQueue[Ended | None] = SimpleQueue()
+        self._batch: list[Ended] = []
+        self._locked: list[Ended] = []
+        self._locked_due = 0.0
+        self._unknown_tasks_said: set[str] = set()
+        self.finish: Callable[[Ended | None], None] = self._intake.put
+        self.completed = 0
+        self.failed = 0
+        self.refused = 0
+        self.put_back: dict[str, int] = {}
+
+    def wake(self) -> None:
+        super().wake()
+        self._intake.put(None)
+
+    def done(self) -> bool:
+        """Ends only when everything that it was told is written."""
+        return self.stopping and not self._batch and not self._locked and self._intake.empty()
+
+    def turn(self) -> None:
+        if not self._batch:
+            self._page.rest("complete_turn")
+            self._gather()
+            if not self._batch:
+                return
+        self._page.stamp("complete_turn")
+        groups: dict[_Group, list[Ended]] = {}
+        for ended in self._batch:
+            job = ended.job
+            kind = "result" if ended.result is not None else ""
+            if ended.outcome is Outcome.SUCCEEDED and not self._keeps(job.queue):
+                kind = "unkept"
+            groups.setdefault((ended.outcome, job.holder, kind), []).append(ended)
+        for group, members in groups.items():
+            # What was written leaves the batch at once: if the connection breaks later, it is not written again.
+            self._write(group, members)
+            written = set(map(id, members))
+            self._batch = [ended for ended in self._batch if id(ended) not in written]
+        self._page.stamp("complete_ok")
+        self._page.count("completed", self.completed)
+        self._page.count("failed", self.failed)
+        self._page.count("refused", self.refused)
+
+    def _gather(self) -> None:
+        """Wait for an end, then take all that are there."""
+        timeout = max(0.0, self._locked_due - time.monotonic()) if self._locked else 1.0
+        batch = self._batch
+        try:
+            first = self._intake.get(timeout=timeout)
+            if first is not None:
+                batch.append(first)
+            take = self._intake.get_nowait
+            while len(batch) < BATCH_MAX:
+                ended = take()
+                if ended is not None:
+                    batch.append(ended)
+        except Empty:
+            pass  # all that had ended is taken
+        if self._locked and time.monotonic() >= self._locked_due:
+            batch.extend(self._locked)
+            self._locked = []
+
+    # Writing
+
+    def _write(self, group: _Group, members: list[Ended]) -> None:
+        outcome, holder, _ = group
+        if outcome is Outcome.LOST:
+            self._refuse(members, "its lease was lost while it ran")
+            return
+        if outcome is Outcome.COMPLETED_BY_CALLER:
+            self._verify(members, holder)
+            return
+        try:
+            returned = self._execute(group, members)
+        except OutcomeUnknown:
+            for ended in members:
+                ended.job.unknown = True
+            raise
+        except DatabaseUnavailable:
+            raise
+        except psycopg.Error as error:
+            blames_data = isinstance(error, psycopg.DataError) or (error.sqlstate or "")[:2] in _DATA_CLASSES
+            if not blames_data:
+                raise
+            self._one_by_one(group, members, error)
+            return
+        self._settle(members, returned, holder)
+
+    def _execute(self, group: _Group, members: list[Ended]) -> set[int]:
+        outcome, holder, kind = group
+        params: dict[str, Any] = {
+            "ids": [ended.job.id for ended in members],
+            "terms": [ended.job.term for ended in members],
+            "me": holder,
+        }
+        if outcome is Outcome.SUCCEEDED:
+            sql = self._sql.complete
+            if kind == "result":
+                sql = self._sql.complete_with_results
+                params["results"] = [ended.result for ended in members]
+            elif kind == "unkept":
+                sql = self._sql.complete_unkept
+        elif outcome is Outcome.UNSTARTED:
+            sql = self._sql.release
+        elif outcome is Outcome.UNBOUND:
+            sql = self._sql.put_back
+            self._say_unknown(members)
+        else:
+            failures = [ended.failure or Failure("Cancelled", "cancelled on request", None) for ended in members]
+            params |= {
+                "delays": [delay_seconds(max(1, e.job.attempt - e.job.abandoned)) for e in members],
+                "types": [failure.type for failure in failures],
+                "messages": [failure.message for failure in failures],
+                "tracebacks": [failure.traceback for failure in failures],
+                "worker": self._worker,
+            }
+            sql = self._sql.retry
+            if outcome is not Outcome.FAILED:
+                sql = self._sql.fail
+                params["outcome"] = "cancelled" if outcome is Outcome.CANCELLED else "failed"
+        return {row[0] for row in self.link.run(sql, params)}
+
+    def _one_by_one(self, group: _Group, members: list[Ended], error: psycopg.Error) -> None:
+        """One row's data is refused by the server: the others must not pay for it."""
+        if len(members) > 1:
+            for ended in members:
+                self._write(group, [ended])
+            return
+        ended = members[0]
+        if group[0] in (Outcome.FAILED, Outcome.FAILED_FOR_GOOD):
+            log.error("job %s: its failure cannot be written (%s); its lease will expire", ended.job.id, error)
+            self._forget([ended.job])
+            return
+        failure = Failure("ResultRefused", f"the database refused what the job returned: {error}".strip(), None)
+        final = Outcome.FAILED_FOR_GOOD if ended.job.is_last_attempt else Outcome.FAILED
+        self._write((final, group[1], ""), [Ended(ended.job, final, failure=failure)])
+
+    # What became of it
+
+    def _settle(self, members: list[Ended], returned: set[int], holder: uuid.UUID) -> None:
+        if len(returned) == len(members):
+            self._acknowledge(members)
+            return
+        self._acknowledge([ended for ended in members if ended.job.id in returned])
+        missing = [ended for ended in members if ended.job.id not in returned]
+        held = self._still_held(missing, holder)
+        locked = [ended for ended in missing if ended.job.id in held]
+        if locked:
+            if not self._locked:
+                self._locked_due = time.monotonic() + LOCKED_AGAIN_SECONDS
+            self._locked.extend(locked)
+        gone = [ended for ended in missing if ended.job.id not in held]
+        if gone:
+            written = self._written_before(gone)
+            self._acknowledge([ended for ended in gone if ended.job.id in written])
+            self._refuse([ended for ended in gone if ended.job.id not in written], "its completion came too late")
+
+    def _verify(self, members: list[Ended], holder: uuid.UUID) -> None:
+        """The handler completed in its own transaction. If the row is still there, that transaction rolled back."""
+        held = self._still_held(members, holder)
+        for ended in members:
+            if ended.job.id not in held and ended.failure is not None:
+                log.warning(
+                    "job %s (%s) is completed, but its handler raised afterwards: %s: %s",
+                    ended.job.id, ended.job.task_name, ended.failure.type, ended.failure.message,
+                )  # fmt: skip
+        self._acknowledge([ended for ended in members if ended.job.id not in held])
+        back = [ended for ended in members if ended.job.id in held]
+        for ended in back:
+            failure = ended.failure or Failure(
+                "RolledBack",
+                "the handler called complete(conn) and returned, but that transaction did not commit",
+                None,
+            )
+            final = Outcome.FAILED_FOR_GOOD if ended.job.is_last_attempt else Outcome.FAILED
+            self._write((final, holder, ""), [Ended(ended.job, final, failure=failure)])
+
+    def _still_held(self, members: list[Ended], holder: uuid.UUID) -> set[int]:
+        params = {"ids": [e.job.id for e in members], "terms": [e.job.term for e in members], "me": holder}
+        return {row[0] for row in self.link.run(self._sql.read_held, params)}
+
+    def _written_before(self, members: list[Ended]) -> set[int]:
+        """Those whose end stands in the history by an earlier statement of ours that was never answered."""
+        unsure = [ended for ended in members if ended.job.unknown]
+        if not unsure:
+            return set()
+        params = {"ids": [e.job.id for e in unsure], "attempts": [e.job.attempt for e in unsure]}
+        found = {row[0] for row in self.link.run(self._sql.read_finished, params)}
+        # Without a history row there is no telling; the row is gone or in other hands, and nothing of ours is left to do.
+        found |= {e.job.id for e in unsure if e.outcome is not Outcome.SUCCEEDED or not self._keeps(e.job.queue)}
+        return found
+
+    def _acknowledge(self, members: list[Ended]) -> None:
+        for ended in members:
+            if ended.outcome in (Outcome.SUCCEEDED, Outcome.COMPLETED_BY_CALLER):
+                self.completed += 1
+            elif ended.outcome in (Outcome.FAILED, Outcome.FAILED_FOR_GOOD):
+                self.failed += 1
+                self._say_failed(ended)
+        self._forget([ended.job for ended in members])
+
+    def _refuse(self, members: list[Ended], why: str) -> None:
+        """The row is in other hands, or ended by them: what this process did of it does not count."""
+        for ended in members:
+            job = ended.job
+            now = self.link.run(self._sql.read_now, {"ids": [job.id]})
+            lost = LeaseLost(f"job {job.id} ({job.task_name})", job.term, f"{why}; {_found(now)}")
+            log.error("refused: %s", lost)
+            self.link.run(
+                self._sql.note_refusal,
+                {
+                    "id": job.id, "attempt": job.attempt, "queue": job.queue, "task": job.task_name,
+                    "type": "LeaseLost", "message": str(lost), "worker": self._worker, "term": job.term,
+                },
+            )  # fmt: skip
+            self.refused += 1
+            self._forget([job])
+
+    def _forget(self, jobs: list[Claimed]) -> None:
+        self._hand.drop(jobs)
+        for job in jobs:
+            if job.entry:
+                self._page.leave(job.entry)
+                job.entry = 0
+
+    # What is said
+
+    def _say_unknown(self, members: list[Ended]) -> None:
+        for ended in members:
+            name = ended.job.task_name
+            self.put_back[name] = self.put_back.get(name, 0) + 1
+            if name in self._unknown_tasks_said:
+                continue
+            self._unknown_tasks_said.add(name)
+            known = "its arguments do not bind" if ended.job.task is not None else "it is not registered"
+            log.warning(
+                "jobs of task %r are put back for another release: %s in this process (first: job %s)",
+                name, known, ended.job.id,
+            )  # fmt: skip
+
+    def _say_failed(self, ended: Ended) -> None:
+        job, failure = ended.job, ended.failure
+        what = f"{failure.type}: {failure.message}" if failure else "no reason was given"
+        final = "failed for good" if ended.outcome is Outcome.FAILED_FOR_GOOD else "failed, will be tried again"
+        log.warning(
+            "job %s (%s) attempt %s %s: %s", job.id, job.task_name, job.attempt, final, what,
+            extra={"job": job.id, "task": job.task_name, "attempt": job.attempt, "holder": str(job.holder)},
+        )  # fmt: skip
+
+
+def _found(rows: list[tuple[Any, ...]]) -> str:
+    if not rows:
+        return "the row is gone"
+    _, state, holder, term, outcome = rows[0]
+    if outcome is not None:
+        return f"it has finished as {outcome}"
+    if state == "l":
+        return f"holder {holder} has it in term {term}"
+    return f"it is in state {state!r} after term {term}"

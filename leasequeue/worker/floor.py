@@ -1,0 +1,95 @@
+"""Where a claim starts to read. Pure.
+
+Under a held snapshot (a backup, a long report) the index entries of finished jobs cannot be removed, and they pile up
+at the head of the index: a claim that starts there walks over all of them. So each worker keeps, for each *lane* (a
+priority of a queue), a **floor**: the smallest ``(available_at, id)`` of its last batch. The floor stays across short
+and empty batches.
+
+What can appear below the floor are rows that were committed late, and rows that were given back. The **ladder** finds
+them: rung W = 1, 2, 4 ... seconds scans the last 2W seconds below the floor once every W seconds. Each rung costs the
+same small share of time, and a job that is committed d seconds after its ``available_at`` is claimed within 2d + 1 s.
+Past the last rung the whole lane is scanned, and whoever knows of old rows (a sweep, a supervisor) asks for it at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+RUNGS = tuple(float(2**n) for n in range(13))
+"""The rungs in seconds: 1 s to a little over an hour; the whole lane is scanned once per twice the last."""
+
+BEGINNING = (float("-inf"), 0)
+
+
+class Ladder:
+    """When to look below a floor, and how deep. For one thread; the clock is ``time.monotonic``."""
+
+    __slots__ = ("_due", "_whole")
+
+    def __init__(self, now: float) -> None:
+        self._due = [now + rung for rung in RUNGS]
+        self._whole = now + 2 * RUNGS[-1]
+
+    def depth(self, now: float, take: bool = True) -> float:
+        """Seconds below the floor to start at: 0.0 when no rung is due, infinity for the whole lane.
+
+        Args:
+            take: mark the rungs that are covered as done.
+        """
+        if now >= self._whole:
+            if take:
+                self._whole = now + 2 * RUNGS[-1]
+            return float("inf")
+        depth = 0.0
+        for i, rung in enumerate(RUNGS):
+            if self._due[i] <= now:
+                depth = 2 * rung
+                if take:
+                    self._due[i] = now + rung
+        return depth
+
+    def whole(self) -> None:
+        """Make the whole lane due at once."""
+        self._whole = 0.0
+
+
+@dataclass(slots=True)
+class Lane:
+    """One priority of one queue, as one worker process reads it. For one thread, but for :meth:`rescan`.
+
+    ``floor`` is in seconds since 1970 by the database's clock, exact to the microsecond, with the job's id.
+    """
+
+    queue: str
+    priority: int
+    ladder: Ladder
+    floor: tuple[float, int] = BEGINNING
+    _detour: tuple[float, int] | None = None
+
+    def start(self, now: float, take: bool = True) -> tuple[float, int]:
+        """Where the next claim of this lane starts. With ``take`` the rungs that are due count as done."""
+        if self.floor == BEGINNING:
+            return BEGINNING
+        if self._detour is not None:
+            return self._detour
+        depth = self.ladder.depth(now, take)
+        return (self.floor[0] - depth, 0) if depth else self.floor
+
+    def took(self, start: tuple[float, int], first: tuple[float, int], last: tuple[float, int], full: bool) -> None:
+        """A claim that started at ``start`` got rows, from ``first`` to ``last``; ``full`` when it got all it asked for.
+
+        A claim from the floor moves it. One that found rows further down leaves it where it is, since it says nothing
+        about the rows between; while its batches are full and end below the floor, it goes on from where it was.
+        """
+        if start == self.floor:
+            self.floor = first
+        else:
+            self._detour = first if full and last < self.floor else None
+
+    def missed(self) -> None:
+        """A claim got nothing from this lane."""
+        self._detour = None
+
+    def rescan(self) -> None:
+        """Scan from the beginning at the next claim. Any thread."""
+        self.ladder.whole()

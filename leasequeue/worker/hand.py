@@ -1,0 +1,230 @@
+"""The jobs that a worker process holds, and how each of them ended."""
+
+from __future__ import annotations
+
+import enum
+import threading
+import time
+import uuid
+from collections import deque
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from leasequeue.context import JobContext
+    from leasequeue.task import Task
+
+
+class Outcome(enum.Enum):
+    """How a job left its handler, or why it never came to one."""
+
+    SUCCEEDED = "succeeded"
+    COMPLETED_BY_CALLER = "completed by the handler's own transaction"
+    FAILED = "failed"
+    FAILED_FOR_GOOD = "failed for good"
+    CANCELLED = "cancelled"
+    UNSTARTED = "unstarted"
+    UNBOUND = "its task or arguments are unknown here"
+    LOST = "lease lost"
+
+
+class Failure(NamedTuple):
+    """What is written of a failed attempt."""
+
+    type: str
+    message: str
+    traceback: str | None
+
+
+class Claimed:
+    """One claimed row in this process.
+
+    ``renewed`` is the ``time.monotonic`` from before the claim or renewal was sent; the lease is trusted from there.
+    ``ended`` is set once its handler has ended, before anything of that end is written.
+    """
+
+    __slots__ = (
+        "abandoned",
+        "attempt",
+        "consumer",
+        "ctx",
+        "deadline",
+        "ended",
+        "entry",
+        "holder",
+        "id",
+        "max_attempts",
+        "queue",
+        "renewed",
+        "stop_reason",
+        "task",
+        "task_name",
+        "term",
+        "text",
+        "unknown",
+    )
+
+    def __init__(
+        self,
+        id: int,
+        term: int,
+        holder: uuid.UUID,
+        queue: str,
+        task_name: str,
+        task: Task[..., Any] | None,
+        text: str,
+        attempt: int,
+        abandoned: int,
+        max_attempts: int | None,
+        renewed: float,
+    ) -> None:
+        self.id = id
+        self.term = term
+        self.holder = holder
+        self.queue = queue
+        self.task_name = task_name
+        self.task = task
+        self.text = text
+        self.attempt = attempt
+        self.abandoned = abandoned
+        self.max_attempts = max_attempts
+        self.renewed = renewed
+        self.entry = 0
+        self.ctx: JobContext | None = None
+        self.consumer: asyncio.Task[None] | None = None
+        self.deadline = 0.0
+        self.stop_reason: str | None = None
+        self.unknown = False
+        self.ended = False
+
+    @property
+    def is_last_attempt(self) -> bool:
+        """Whether a failure now is final. Attempts that ended with their process are not the job's own fault."""
+        allowed = self.max_attempts or (self.task.max_attempts if self.task is not None else 1)
+        return self.attempt - self.abandoned >= allowed
+
+
+class Ended(NamedTuple):
+    """What the completer is told of a job."""
+
+    job: Claimed
+    outcome: Outcome
+    result: str | None = None
+    failure: Failure | None = None
+
+
+class Holder:
+    """The holder ids of one process: one prefix, and a number that grows with each reconnect of the claimer.
+
+    After a failover or a crash of the database terms may come again, so what is claimed on a new connection is held under
+    a new id; what is held under an old one keeps it. The shared prefix lets the supervisor name them all by a range.
+    """
+
+    def __init__(self, prefix: bytes) -> None:
+        self._prefix = prefix
+        self._number = 0
+        self.current = self._make(0)
+
+    def renew(self) -> uuid.UUID:
+        """Take a new id; returns the old one."""
+        old = self.current
+        self._number += 1
+        self.current = self._make(self._number)
+        return old
+
+    def _make(self, number: int) -> uuid.UUID:
+        return uuid.UUID(bytes=self._prefix + number.to_bytes(4, "big"))
+
+
+def holder_prefix() -> bytes:
+    """96 random bits for one worker process."""
+    return uuid.uuid4().bytes[:12]
+
+
+def holder_range(prefix: bytes) -> tuple[uuid.UUID, uuid.UUID]:
+    """The first and the last holder id of a process."""
+    return uuid.UUID(bytes=prefix + b"\0\0\0\0"), uuid.UUID(bytes=prefix + b"\xff\xff\xff\xff")
+
+
+class Hand:
+    """All jobs that this process holds: claimed, and not yet acknowledged as ended. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._jobs: set[Claimed] = set()
+        self._lock = threading.Lock()
+
+    def add(self, jobs: list[Claimed]) -> None:
+        with self._lock:
+            self._jobs.update(jobs)
+
+    def drop(self, jobs: list[Claimed]) -> None:
+        with self._lock:
+            self._jobs.difference_update(jobs)
+
+    def jobs(self) -> list[Claimed]:
+        with self._lock:
+            return list(self._jobs)
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+
+class Slots:
+    """One queue as this process serves it: how many jobs at once, what waits for a slot, how long handlers take.
+
+    ``begun`` and ``ended`` count per slot, each by its own thread (an increment of a shared number is not atomic).
+    """
+
+    PREFETCH_SECONDS = 0.05
+    PREFETCH_MAX = 500
+
+    def __init__(self, name: str, size: int) -> None:
+        self.name = name
+        self.size = size
+        self.ready: SimpleQueue[Claimed | None] = SimpleQueue()
+        self.aready: deque[Claimed] = deque()
+        self.idle: list[asyncio.Future[None]] = []
+        self.claimed = 0
+        self.ended = [0] * (2 * size)
+        self.mean_seconds = 1.0
+        self.last_start = time.monotonic()
+        self.has_sync = False
+        self.has_async = False
+
+    def in_hand(self) -> int:
+        """Jobs that are claimed and whose handler has not ended."""
+        return self.claimed - sum(self.ended)
+
+    def room(self) -> int:
+        """How many jobs to claim now; 0 when it is not worth a statement.
+
+        As many as there are free slots; and where handlers are over in a moment, as many more as will have started well
+        before the time after which an unstarted job goes back. A queue that runs plain and async handlers side by side
+        shares its slots between them and fetches nothing ahead.
+        """
+        in_hand = self.in_hand()
+        ahead = 0
+        if not (self.has_sync and self.has_async):
+            ahead = min(self.PREFETCH_MAX, int(self.size * self.PREFETCH_SECONDS / max(self.mean_seconds, 1e-6)))
+        if ahead < self.size:
+            return max(0, self.size - in_hand)
+        wanted = self.size + ahead
+        room = wanted - in_hand
+        return room if room * 2 >= wanted else 0
+
+    def note_duration(self, seconds: float) -> None:
+        """A handler took this long. Racy on purpose: it is an estimate."""
+        self.mean_seconds += (seconds - self.mean_seconds) * 0.1
+
+    def take_unstarted(self) -> list[Claimed]:
+        """Everything that waits for a slot, out of the way of the handlers."""
+        taken: list[Claimed] = []
+        while True:
+            try:
+                job = self.ready.get_nowait()
+            except Empty:
+                return taken
+            if job is not None:
+                taken.append(job)

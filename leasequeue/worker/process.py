@@ -1,0 +1,379 @@
+"""One worker process: where its parts are put together, and the order in which they begin and end.
+
+Started by the supervisor with three inherited descriptors: orders come in on the first, events go out on the second (a
+JSON object a line), the third is the shared page. Its main thread obeys the orders and gives the beat.
+
+    begin: lifespan, handlers, completer, renewer, claimer          (nothing is held before it can be renewed)
+    end:   claimer, unstarted jobs back, handlers, completer, renewer          (renewed until the last end is written)
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from leasequeue.db.connect import Link, Watchdog
+from leasequeue.db.jobs import job_statements
+from leasequeue.db.urls import Settings
+from leasequeue.db.version import LINK_PROBE, check, parse
+from leasequeue.db.workers import worker_statements
+from leasequeue.errors import ConfigurationError, LeaseQueueError, SchemaMismatch
+from leasequeue.worker import logs
+from leasequeue.worker.app import load_app
+from leasequeue.worker.chores import Presence, Purge, Sweep
+from leasequeue.worker.claim import Claimer
+from leasequeue.worker.complete import Completer
+from leasequeue.worker.execute import Executor
+from leasequeue.worker.hand import Claimed, Ended, Hand, Holder, Outcome, Slots, holder_range
+from leasequeue.worker.loop import Outage
+from leasequeue.worker.options import WorkerOptions
+from leasequeue.worker.page import Page
+from leasequeue.worker.renew import Renewer
+from leasequeue.worker.strays import Strays
+from leasequeue.worker.suspects import SuspectClaimer
+from leasequeue.worker.wake import WakeMode
+
+if TYPE_CHECKING:
+    from leasequeue.queue import LeaseQueue
+
+log = logging.getLogger("leasequeue.worker")
+
+EXIT_CLEAN = 0
+EXIT_OVERDUE = 3
+"""Handlers were still running at the end of the shutdown timeout; the supervisor puts their jobs back."""
+EXIT_CONFIGURATION = 78
+
+BEAT_SECONDS = 0.25
+STATEMENT_BOUND_SECONDS = 5.0
+DEFAULT_SLOTS = 10
+
+
+class Process:
+    """The parts of one worker process.
+
+    Args:
+        alone: run suspects, one at a time, until there are none; otherwise serve the queues.
+    """
+
+    def __init__(
+        self,
+        lq: LeaseQueue,
+        options: WorkerOptions,
+        settings: Settings,
+        page: Page,
+        prefix: bytes,
+        tell: Callable[[dict[str, Any]], None],
+        alone: bool,
+    ) -> None:
+        self._lq = lq
+        self._options = options
+        self._page = page
+        self._tell = tell
+        self._alone = alone
+        schema = lq.schema
+        sql = job_statements(schema)
+        control = Settings.parse(options.control_url) if options.control_url else settings
+        watchdog = Watchdog()
+        # A statement must not outlast the lease that it is about.
+        bound = min(STATEMENT_BOUND_SECONDS, options.ttl_seconds / 3)
+
+        def link(part: str, where: Settings = settings) -> Link:
+            return Link(where, application_name=f"leasequeue {part}", watchdog=watchdog, bound_seconds=bound)
+
+        self.hand = Hand()
+        outage = Outage()
+        queues = queues_of(lq, options)
+        # Suspects come from any queue, one at a time: one slot serves them all.
+        self.slots = [Slots("suspects", 1)] if alone else [Slots(name, size) for name, size in queues]
+        name = f"{socket.gethostname()}:{os.getpid()}"
+        self.completer = Completer(link("completer"), outage, sql, page, self.hand, lq.keeps, name)
+        margin = max(min(1.0, options.ttl_seconds / 2), options.ttl_seconds / 5)
+        self.executor = Executor(lq, self.slots, page, self.completer.finish, options.ttl_seconds - margin)
+        self.wake_mode = WakeMode(settings, schema, options.poll_only)
+        holder = Holder(prefix)
+        strays = Strays(sql, self.hand, STATEMENT_BOUND_SECONDS)
+        if alone:
+            self.claimer: Claimer | SuspectClaimer = SuspectClaimer(
+                link("suspects"), outage, sql, self.hand, holder, self.slots[0], self.executor,
+                lq.registry.get, strays, [queue for queue, _ in queues], options.ttl_seconds,
+            )  # fmt: skip
+        else:
+            self.claimer = Claimer(
+                link("claimer"), outage, sql, page, self.hand, holder, self.slots, self.executor,
+                lq.registry.get, self.completer.finish, strays, self.wake_mode, options.ttl_seconds,
+            )  # fmt: skip
+        self._presence = Presence(
+            worker_statements(schema),
+            {
+                "id": holder_range(prefix)[0],
+                "host": socket.gethostname(),
+                "pid": os.getpid(),
+                "version": version("leasequeue"),
+                "release": os.environ.get("LEASEQUEUE_RELEASE"),
+                "queues": json.dumps(dict(queues)),
+                "tasks": json.dumps(sorted(lq.registry.names)),
+            },
+            self.counters,
+            options.ttl_seconds,
+        )
+        chores: list[Callable[[Link], None]] = [strays.release, self.wake_mode.prove, self._presence]
+        if not alone:
+            chores += [Sweep(sql, self.claimer.rescan, options.max_abandoned), Purge(schema)]
+        self.renewer = Renewer(
+            link("renewer", control), outage, sql, page, self.hand, self.executor, options.ttl_seconds,
+            chores, self._presence.leave,
+        )  # fmt: skip
+
+    def counters(self) -> dict[str, Any]:
+        """What the worker's row shows."""
+        return {
+            "held": len(self.hand),
+            "running": sum(1 for job in self.hand.jobs() if job.ctx is not None and not job.ended),
+            "completed": self.completer.completed,
+            "failed": self.completer.failed,
+            "refused": self.completer.refused,
+            "lost": self.renewer.lost,
+            "unknown": dict(self.completer.put_back),
+            "wake": self.wake_mode.describe(),
+        }
+
+    def begin(self) -> None:
+        """Check the tables, then start everything. Waits for the database as long as it takes.
+
+        Raises:
+            SchemaMismatch: the tables are missing or of another version.
+        """
+        link = self.claimer.link
+        if not link.connected:
+            self.claimer.connect()
+        schema = self._lq.schema
+        found = parse(link.run(LINK_PROBE, {"schema": schema})[0][0])
+        check(found, schema)
+        self.claimer.connected()
+        self.executor.start()
+        self.completer.start()
+        self.renewer.start()
+        self.claimer.start()
+        queues = ", ".join(f"{slots.name}={slots.size}" for slots in self.slots)
+        names = sorted(self._lq.registry.names)
+        log.info(
+            "started: database %s, schema %s version %s, wake-up by %s, queues %s, %d tasks (%s)",
+            self._lq.settings().masked, schema, found, self.wake_mode.describe(), queues,
+            len(names), ", ".join(names[:8]) + (", ..." if len(names) > 8 else ""),
+        )  # fmt: skip
+
+    def running(self) -> list[Claimed]:
+        return [job for job in self.hand.jobs() if job.ctx is not None and not job.ended]
+
+    def busy(self) -> bool:
+        """Whether a handler runs, or a claimed job waits for one."""
+        return any(slots.in_hand() > 0 for slots in self.slots)
+
+    def beat(self) -> None:
+        """The interpreter runs: the supervisor sees it on the page."""
+        self._page.stamp("beat")
+        for job in self.executor.overdue(time.monotonic()):
+            log.error("job %s (%s) runs past its timeout; it is told to stop", job.id, job.task_name)
+
+    def end(self, timeout_seconds: float, keep_beating: Callable[[float], bool], orphaned: Callable[[], bool]) -> int:
+        """End in good order.
+
+        Args:
+            timeout_seconds: how long handlers may go on.
+            keep_beating: waits a little, beating; False when everything must end now.
+            orphaned: whether the supervisor is gone, so that nobody will put back what still runs.
+
+        Returns:
+            The exit status.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        self.claimer.stop()
+        self.claimer.join(STATEMENT_BOUND_SECONDS)
+        self.executor.finish_serving()
+        while self.busy() and time.monotonic() < deadline and keep_beating(0.02):
+            pass
+        if self.busy():
+            late = self.running()
+            log.warning(
+                "the shutdown timeout is over: %d jobs are told to stop (%s)",
+                len(late), ", ".join(f"{job.id} {job.task_name}" for job in late[:5]),
+            )  # fmt: skip
+            for job in late:
+                self.executor.stop_job(job, "shutdown")
+            grace = time.monotonic() + 1.0
+            while self.busy() and time.monotonic() < grace:
+                keep_beating(0.02)
+        left = self.running()
+        if left and orphaned():
+            for job in left:
+                self.completer.finish(Ended(job, Outcome.UNSTARTED))
+        self.completer.stop()
+        written = self.completer.join(STATEMENT_BOUND_SECONDS)
+        if not left:
+            self.executor.leave_lifespan()
+        self.renewer.stop()
+        self.renewer.join(STATEMENT_BOUND_SECONDS)
+        if not written:
+            log.error("the database did not take the last %d ends; their leases will expire", len(self.hand))
+        return EXIT_OVERDUE if left or not written else EXIT_CLEAN
+
+
+def queues_of(lq: LeaseQueue, options: WorkerOptions) -> list[tuple[str, int]]:
+    """The queues to serve and their slots: those asked for, or every queue that a task of the application names."""
+    if options.queues:
+        return list(options.queues)
+    names = {task.queue for task in lq.registry} | {"default"}
+    return [(name, DEFAULT_SLOTS) for name in sorted(names)]
+
+
+class Pipe:
+    """The child's ends of the pipes to its supervisor."""
+
+    def __init__(self, orders_fd: int, events_fd: int) -> None:
+        self._orders_fd = orders_fd
+        self._events_fd = events_fd
+        self._rest = b""
+        self.closed = False
+
+    def tell(self, event: dict[str, Any]) -> None:
+        """Send an event; a supervisor that is gone does not hear it, and that shows as the end of the orders."""
+        try:
+            os.write(self._events_fd, json.dumps(event).encode() + b"\n")
+        except BrokenPipeError:
+            self.closed = True
+
+    def orders(self, timeout_seconds: float) -> list[dict[str, Any]]:
+        """The orders that came, waiting at most so long for the first."""
+        if self.closed:
+            time.sleep(timeout_seconds)
+            return []
+        ready, _, _ = select.select([self._orders_fd], [], [], timeout_seconds)
+        if not ready:
+            return []
+        piece = os.read(self._orders_fd, 65536)
+        if not piece:
+            self.closed = True
+            return []
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        return [json.loads(line) for line in lines if line]
+
+    def first(self) -> dict[str, Any]:
+        """The first order: what to be."""
+        while not self.closed:
+            for order in self.orders(1.0):
+                return order
+        raise SystemExit(EXIT_CLEAN)
+
+
+def run(pipe: Pipe, page: Page) -> int:
+    """The life of a worker process; returns its exit status."""
+    birth = pipe.first()
+    options = WorkerOptions.from_json(birth["options"])
+    logs.configure(options.log_format, options.log_level)
+    try:
+        lq, settings = _application(options)
+    except LeaseQueueError as error:
+        pipe.tell({"event": "refused", "message": str(error)})
+        return EXIT_CONFIGURATION
+    control = Settings.parse(options.control_url) if options.control_url else settings
+    queues = [name for name, _ in queues_of(lq, options)]
+    pipe.tell({"event": "loaded", "settings": control.to_json(), "schema": lq.schema, "queues": queues})
+    page.stamp("beat")
+    alone = bool(birth["alone"])
+    while alone:  # a spare: everything is imported, nothing is connected, until it is needed
+        page.stamp("beat")
+        orders = {order["order"] for order in pipe.orders(BEAT_SECONDS)}
+        if pipe.closed or orders & {"stop", "now"}:
+            return EXIT_CLEAN
+        if "suspects" in orders:
+            break
+    process = Process(lq, options, settings, page, bytes.fromhex(birth["prefix"]), pipe.tell, alone)
+    try:
+        process.begin()
+    except SchemaMismatch as error:
+        pipe.tell({"event": "refused", "message": str(error)})
+        return EXIT_CONFIGURATION
+    pipe.tell({"event": "ready"})
+    return _obey(process, pipe, options)
+
+
+def _application(options: WorkerOptions) -> tuple[LeaseQueue, Settings]:
+    if options.url:
+        os.environ["LEASEQUEUE_URL"] = options.url  # for this process's LeaseQueue; never in the environment of an exec
+    if options.schema:
+        os.environ["LEASEQUEUE_SCHEMA"] = options.schema
+    lq = load_app(options.app)
+    lq.load_imports()
+    if not lq.registry.names:
+        raise ConfigurationError(
+            f"{options.app} registers no task, so there is nothing to run: name the modules that define tasks, "
+            f'LeaseQueue(imports=["app.tasks.*"]), or import them where the LeaseQueue is made'
+        )
+    for problem in lq.check():
+        log.warning("%s", problem)
+    return lq, Settings.parse(options.url) if options.url else lq.settings()
+
+
+def _obey(process: Process, pipe: Pipe, options: WorkerOptions) -> int:
+    now = False
+
+    def keep_beating(seconds: float) -> bool:
+        nonlocal now
+        process.beat()
+        for order in pipe.orders(seconds):
+            if order["order"] == "now":
+                now = True
+        return not now
+
+    while True:
+        process.beat()
+        for order in pipe.orders(BEAT_SECONDS):
+            kind = order["order"]
+            if kind == "stop":
+                return process.end(float(order["timeout_seconds"]), keep_beating, lambda: pipe.closed)
+            if kind == "now":
+                return process.end(0.0, keep_beating, lambda: pipe.closed)
+            if kind == "rescan":
+                process.claimer.rescan()
+        if pipe.closed:
+            log.error("the supervisor is gone: finishing what runs, then ending")
+            return process.end(options.shutdown_timeout_seconds, keep_beating, lambda: True)
+        if process.claimer.join(0.0):
+            return process.end(options.shutdown_timeout_seconds, keep_beating, lambda: pipe.closed)
+
+
+def main() -> None:
+    # The supervisor alone decides about signals: systemd and a terminal send them to the whole group. Handlers, not
+    # SIG_IGN, which the programs that a job starts would inherit.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_SETMASK, set())
+    orders_fd, events_fd, page_fd = (int(word) for word in sys.argv[1:4])
+    for fd in (orders_fd, events_fd, page_fd):
+        os.set_inheritable(fd, False)
+    pipe = Pipe(orders_fd, events_fd)
+    try:
+        status = run(pipe, Page(page_fd))
+    except Exception:
+        log.exception("the worker process failed")
+        status = 1
+    pipe.tell({"event": "bye"})
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if status == EXIT_CLEAN:
+        sys.exit(status)
+    os._exit(status)  # handlers that would not stop are still running in threads
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,309 @@
+"""The supervisor: starts worker processes, sees them die, ends them in good order. It imports no application code.
+
+    start ──> N processes that serve the queues, and a spare that has everything imported and runs suspects when needed
+    a process dies          its leases are released at once; another is started (with a growing pause if it keeps dying)
+    a process is silent     a handler holds the interpreter: its leases are renewed for it, up to a bound; then it is killed
+    SIGTERM, SIGINT         stop: no claims, handlers end, unstarted jobs go back; after the timeout what is left goes back
+    again, 1 s later        now
+
+A signal that repeats within a second is the same one: systemd and Ctrl-C send it to the whole group, a shell once more.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import time
+from typing import Any
+
+from leasequeue.db.connect import Link, Watchdog
+from leasequeue.db.jobs import job_statements
+from leasequeue.db.urls import Settings
+from leasequeue.worker import logs, systemd
+from leasequeue.worker.child import Child
+from leasequeue.worker.http import HealthServer
+from leasequeue.worker.loop import Outage
+from leasequeue.worker.options import WorkerOptions
+from leasequeue.worker.salvage import Dead, Salvage
+
+log = logging.getLogger("leasequeue.supervisor")
+
+EXIT_CONFIGURATION = 78
+_EXIT_OVERDUE = 3
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+
+SAME_SIGNAL_SECONDS = 1.0
+RESTART_MAX_SECONDS = 10.0
+STUCK_MAX_SECONDS = 600.0
+"""How long leases are renewed for a process whose interpreter does not answer, where its jobs have no timeout."""
+
+
+class Supervisor:
+    """One ``leasequeue worker`` command. Everything here runs in its main thread."""
+
+    def __init__(self, options: WorkerOptions) -> None:
+        self._options = options
+        self._children: dict[int, Child] = {}
+        self._numbers = 0
+        self._salvage: Salvage | None = None
+        self._suspects = 0
+        self._rescan = False
+        self._stop_order: str | None = None
+        self._order_given: str | None = None
+        self._signalled = 0.0
+        self._kill_at = 0.0
+        self._start_at = 0.0
+        self._deaths = 0
+        self._status = 0
+        self._ever_ready = False
+        self._silence_said: dict[int, float] = {}
+        self._wake_read, self._wake_write = os.pipe()
+        for fd in (self._wake_read, self._wake_write):
+            os.set_blocking(fd, False)
+
+    def run(self) -> int:
+        """Supervise until told to stop; returns the exit status."""
+        before = {number: signal.getsignal(number) for number in _SIGNALS}
+        old_fd = signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        for number in _SIGNALS:
+            signal.signal(number, self._signalled_by)
+        health = HealthServer(self._options.http, self.health) if self._options.http else None
+        try:
+            while not self._over():
+                self._start_missing()
+                self._listen(0.1)
+                self._reap()
+                self._watch()
+                self._pass_on()
+            return self._end()
+        finally:
+            if health is not None:
+                health.close()
+            signal.set_wakeup_fd(old_fd)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    # Signals
+
+    def _signalled_by(self, number: int, _frame: object) -> None:
+        if number == signal.SIGCHLD:
+            return
+        now = time.monotonic()
+        if self._signalled and now - self._signalled < SAME_SIGNAL_SECONDS:
+            return
+        self._signalled = now
+        self._stop_order = "stop" if self._stop_order is None else "now"
+
+    def _pass_on(self) -> None:
+        """Do what a signal asked for; not in the signal handler itself."""
+        order = self._stop_order
+        if order is None or order == self._order_given:
+            return
+        self._order_given = order
+        timeout = self._options.shutdown_timeout_seconds
+        if order == "stop":
+            log.info("stopping: claims end, %d s for what runs (a second signal: now)", timeout)
+            self._kill_at = time.monotonic() + timeout + 12.0
+        else:
+            log.warning("stopping now")
+            self._kill_at = time.monotonic() + 2.0
+        systemd.notify("STOPPING=1")
+        for child in self._children.values():
+            child.stopped_by_us = True
+            child.order(order, timeout_seconds=timeout)
+
+    # Processes
+
+    def _start_missing(self) -> None:
+        if self._stop_order is not None or time.monotonic() < self._start_at:
+            return
+        serving = [child for child in self._children.values() if not child.alone]
+        spares = [child for child in self._children.values() if child.alone]
+        for _ in range(self._options.processes - len(serving)):
+            self._start(alone=False)
+        # One spare once the application is known to load; more while more suspects wait than spares run them.
+        waiting = min(self._options.processes, max(1, self._suspects))
+        if self._ever_ready and len(spares) < waiting:
+            self._start(alone=True)
+        if self._suspects:
+            for child in spares:
+                if child.state == "loaded" and not child.summoned:
+                    child.summoned = True
+                    child.order("suspects")
+            self._suspects = 0
+
+    def _start(self, alone: bool) -> None:
+        self._numbers += 1
+        child = Child(self._numbers, self._options, alone)
+        self._children[child.pid] = child
+
+    def _listen(self, seconds: float) -> None:
+        by_fd = {child.events: child for child in self._children.values()}
+        ready, _, _ = select.select([self._wake_read, *by_fd], [], [], seconds)
+        for fd in ready:
+            if fd == self._wake_read:
+                os.read(self._wake_read, 4096)
+                continue
+            for event in by_fd[fd].heard():
+                self._hear(by_fd[fd], event)
+            # A pipe whose writer is gone is readable for ever; the death itself is seen by _reap.
+
+    def _hear(self, child: Child, event: dict[str, Any]) -> None:
+        kind = event["event"]
+        if kind == "loaded":
+            child.state = "loaded"
+            if self._salvage is None:
+                self._begin_salvage(event)
+        elif kind == "ready":
+            child.state = "ready"
+            if not child.alone and not self._ever_ready:
+                self._ever_ready = True
+                systemd.notify("READY=1")
+        elif kind == "refused":
+            child.refusal = str(event["message"])
+
+    def _begin_salvage(self, event: dict[str, Any]) -> None:
+        settings = Settings.from_json(event["settings"])
+        link = Link(settings, application_name="leasequeue supervisor", watchdog=Watchdog())
+        self._salvage = Salvage(
+            link, Outage(), job_statements(event["schema"]), list(event["queues"]), self._options.ttl_seconds,
+            self._options.max_abandoned, self._note_suspects, self._note_ready,
+        )  # fmt: skip
+        self._salvage.start()
+
+    def _note_suspects(self, count: int) -> None:
+        self._suspects = count
+        self._wake()
+
+    def _note_ready(self) -> None:
+        self._rescan = True
+        self._wake()
+
+    def _wake(self) -> None:
+        try:
+            os.write(self._wake_write, b"\0")
+        except BlockingIOError:
+            return  # it is awake
+
+    def _reap(self) -> None:
+        """As PID 1 orphans of others come here too; all are waited for."""
+        if self._rescan:
+            self._rescan = False
+            for child in self._children.values():
+                child.order("rescan")
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid in self._children:
+                child = self._children.pop(pid)
+                for event in child.heard():
+                    self._hear(child, event)
+                self._bury(child, status)
+
+    def _bury(self, child: Child, status: int) -> None:
+        code = os.waitstatus_to_exitcode(status)
+        crashed = code != 0 and code != EXIT_CONFIGURATION and not (child.stopped_by_us or code == _EXIT_OVERDUE)
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+        reason = f"worker process {child.pid} {how}"
+        if self._salvage is not None and child.state != "starting" and code != 0:
+            self._salvage.release(Dead(child.prefix, child.page.started(), reason, suspect=crashed))
+        child.close()
+        if child.refusal is not None:
+            log.error("%s", child.refusal)
+        if code == EXIT_CONFIGURATION:
+            if not self._ever_ready:
+                self._status = EXIT_CONFIGURATION
+                self._signalled_by(signal.SIGTERM, None)
+                return
+            log.error("%s; another is started", reason)
+        elif crashed:
+            log.error("%s; another is started", reason)
+        quick = time.monotonic() - child.started < 5.0 and code != 0 and child.state != "ready"
+        self._deaths = self._deaths + 1 if quick else 0
+        if self._deaths:
+            # One that dies before it serves will hardly do better at once: an import that fails, a database that is away.
+            pause = min(RESTART_MAX_SECONDS, 0.5 * 2 ** min(self._deaths, 5))
+            self._start_at = time.monotonic() + pause
+
+    # Watching
+
+    def _watch(self) -> None:
+        now = time.monotonic()
+        if self._order_given is not None and now > self._kill_at:
+            for child in self._children.values():
+                log.error("worker process %d does not end; it is killed", child.pid)
+                child.kill()
+            self._kill_at = now + 2.0
+        third = self._options.ttl_seconds / 6
+        for child in self._children.values():
+            silent = child.silent_seconds()
+            if silent < max(0.75, third) or child.is_stopped():
+                # A stopped process (SIGSTOP) must lose its leases: it may be stopped for ever.
+                self._silence_said.pop(child.pid, None)
+                continue
+            started = child.page.started()
+            bounds = [entry.deadline or now - silent + STUCK_MAX_SECONDS for entry in started]
+            if started and now > max(bounds) + 1.0:
+                log.error("worker process %d has not answered for %.0f s; it is killed", child.pid, silent)
+                child.kill()
+                continue
+            if started and self._salvage is not None and now - self._silence_said.get(child.pid, 0.0) > third:
+                self._silence_said[child.pid] = now
+                self._salvage.renew_for(child.prefix, started, f"worker process {child.pid}")
+        systemd.watchdog()
+
+    def health(self) -> tuple[bool, bool, dict[str, Any]]:
+        """Alive, ready, and why: read from the pages. Called from the health server's thread."""
+        now = time.monotonic()
+        processes = []
+        alive = ready = True
+        for child in list(self._children.values()):
+            if child.alone:
+                continue
+            turns = {name: child.page.read(f"{name}_turn") for name in ("claim", "renew", "complete")}
+            answers = {name: child.page.read(f"{name}_ok") for name in ("claim", "renew", "complete")}
+            stuck = [name for name, began in turns.items() if began and now - began > 30.0]
+            # Claims and renewals come all the time, so an old answer is no answer.
+            away = [name for name in ("claim", "renew") if not answers[name] or now - answers[name] > 15.0]
+            silent = child.silent_seconds()
+            alive = alive and not stuck and silent < 30.0
+            ready = ready and child.state == "ready" and not away
+            processes.append(
+                {
+                    "pid": child.pid,
+                    "state": child.state,
+                    "silent_seconds": round(silent, 3),
+                    "stuck": stuck,
+                    "without_answer": away,
+                    "completed": int(child.page.read("completed")),
+                    "failed": int(child.page.read("failed")),
+                    "refused": int(child.page.read("refused")),
+                }
+            )
+        ready = ready and bool(processes) and self._stop_order is None
+        return alive, ready, {"alive": alive, "ready": ready, "processes": processes}
+
+    # The end
+
+    def _over(self) -> bool:
+        return self._order_given is not None and not self._children
+
+    def _end(self) -> int:
+        if self._salvage is not None:
+            # What overdue processes held goes back before we end; not longer than one statement bound.
+            self._salvage.stop()
+            self._salvage.join(6.0)
+        log.info("stopped")
+        return self._status
+
+
+def main(options: WorkerOptions) -> int:
+    """Run a supervised worker in this process; returns the exit status. POSIX only."""
+    logs.configure(options.log_format, options.log_level)
+    return Supervisor(options).run()
