@@ -171,7 +171,7 @@ def register(folder: Folder) -> Held:
 def _is_held(path: Path) -> bool:
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     try:
         # Shared, so that two who look at the same time do not take each other for a holder.

@@ -19,7 +19,6 @@ from collections.abc import Callable
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from leasequeue.embedded.folder import Folder
 from leasequeue.errors import ConfigurationError
@@ -89,12 +88,10 @@ class Ground:
             cwd=self.home,  # not the caller's folder, which that user may not be able to enter
             env=env,
             start_new_session=True,
-            **_run_as(self.account),
+            user=self.account.pw_uid if self.account else None,
+            group=self.account.pw_gid if self.account else None,
+            extra_groups=[] if self.account else None,
         )
-
-
-def _run_as(account: pwd.struct_passwd | None) -> dict[str, Any]:
-    return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []} if account else {}
 
 
 def _unprivileged() -> pwd.struct_passwd:
@@ -115,7 +112,9 @@ def _works(account: pwd.struct_passwd, script: str, argument: Path) -> bool:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         check=False,
-        **_run_as(account),
+        user=account.pw_uid,
+        group=account.pw_gid,
+        extra_groups=[],
     )
     return done.returncode == 0
 

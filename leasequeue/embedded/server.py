@@ -69,14 +69,24 @@ def start(
         if not where.password.exists():
             where.write_private(where.password, secrets.token_urlsafe(24))
         where.prune()
+        while where.is_watched() and where.read_state().get("stage") in ("failed", "leaving"):
+            if time.monotonic() > deadline:
+                raise DatabaseUnavailable(f"the watcher of {where.path} does not end; see {where.watch_log}")
+            time.sleep(0.01)
         registration = register(where)
         server = EmbeddedServer(where, registration)
         try:
-            if not where.is_watched():
-                where.state.unlink(missing_ok=True)
-                where.pause.unlink(missing_ok=True)
-                _spawn_watcher(where, options)
-            _wait_ready(server, told, deadline)
+            for last_try in (False, True):
+                if not where.is_watched():
+                    where.state.unlink(missing_ok=True)
+                    where.pause.unlink(missing_ok=True)
+                    _spawn_watcher(where, options)
+                try:
+                    _wait_ready(server, told, deadline)
+                    break
+                except _WatcherGone:  # it was about to die when we looked, or was killed since
+                    if last_try:
+                        raise
         except BaseException:
             registration.release()
             raise
@@ -222,6 +232,10 @@ class EmbeddedServer:
             time.sleep(0.01)
 
 
+class _WatcherGone(DatabaseUnavailable):
+    """The watcher ended without a reason given: it was killed, or it failed in a way nobody foresaw."""
+
+
 def _lock(folder: Folder, told: Callable[[str], None], deadline: float) -> Held:
     said = False
     while (lock := hold(folder.lock)) is None:
@@ -265,7 +279,6 @@ def _wait_ready(server: EmbeddedServer, told: Callable[[str], None], deadline: f
     import psycopg
 
     folder = server._folder
-    begun = time.monotonic()
     last, error = "", ""
     while True:
         state = folder.read_state()
@@ -289,9 +302,9 @@ def _wait_ready(server: EmbeddedServer, told: Callable[[str], None], deadline: f
                         f"{folder.password} is not the password of this database (was it removed?): "
                         f"restore it, or remove {folder.path} to begin anew"
                     ) from None
-        # In its first moments it has no lock yet; in its last ones it may have just said why it failed.
-        if not folder.is_watched() and time.monotonic() - begun > 2 and folder.read_state() == state:
-            raise DatabaseUnavailable(f"the embedded Postgres's watcher ended: {_tail(folder.watch_log)}")
+        # Read again, because it may have said just before its end why it failed.
+        if not folder.is_watched() and folder.read_state().get("stage") != "failed":
+            raise _WatcherGone(f"the embedded Postgres's watcher ended: {_tail(folder.watch_log)}")
         if time.monotonic() > deadline:
             raise DatabaseUnavailable(
                 f"the embedded Postgres in {folder.path} is not ready in time (stage {stage or 'none'}) {error}; "

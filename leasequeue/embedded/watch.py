@@ -104,9 +104,8 @@ class Watcher:
 
     def say(self, stage: str, **more: object) -> None:
         self.stage = stage
-        found = {"stage": stage, "watcher": os.getpid(), **more}
-        if self.postmaster:
-            found |= {"port": self.port, "pid": self.postmaster.pid}
+        pid = self.postmaster.pid if self.postmaster else 0
+        found = {"stage": stage, "watcher": os.getpid(), "port": self.port, "pid": pid, **more}
         # The folder may have been removed under our feet: the next look at it ends this process.
         with contextlib.suppress(FileNotFoundError):
             self.folder.write_private(self.folder.state, json.dumps(found))
@@ -334,11 +333,17 @@ def _wakeup(handler: Callable[[int, object], None]) -> socket.socket:
 
 
 def main() -> int:
-    # The one who started this waits for its end and so leaves no zombie; the rest goes on in an orphan.
+    # The one who started this waits for its end and so leaves no zombie; the rest goes on in an orphan. By then the
+    # lock is taken, so that "no watcher" means a dead one.
+    ready, say_ready = os.pipe()
     if os.fork():
+        os.close(say_ready)
+        os.read(ready, 1)
         os._exit(0)
+    os.close(ready)
     folder = Folder(Path(sys.argv[1]))
     held = hold(folder.watching)
+    os.close(say_ready)
     if held is None:
         return 0  # another watcher is there
     watcher = Watcher(folder, json.loads(sys.argv[2]))
