@@ -46,7 +46,9 @@ if TYPE_CHECKING:
 
 CHUNK_ROWS = 5_000
 CHUNK_CHARS = 8_000_000
-"""What one statement of enqueue_many carries at most: rows, and characters of arguments (but one job always)."""
+"""What one statement of enqueue_many carries at most: rows, and characters of arguments (but one job
+always).
+"""
 
 UNIQUE_ROUNDS = 50
 """How often a unique key may be found taken and, a moment later, held by nobody, before we give up."""

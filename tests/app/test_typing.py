@@ -34,14 +34,18 @@ def mypy(path: Path) -> set[int]:
 
 def pyright(path: Path) -> set[int]:
     done = subprocess.run(
-        [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, str(path)],
+        [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, "-p", str(path.parent)],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
     found = json.loads(done.stdout)["generalDiagnostics"]
-    return {each["range"]["start"]["line"] + 1 for each in found if each["severity"] == "error"}
+    return {
+        each["range"]["start"]["line"] + 1
+        for each in found
+        if each["severity"] == "error" and Path(each["file"]) == path
+    }
 
 
 @pytest.mark.parametrize("checker", [mypy, pyright])
