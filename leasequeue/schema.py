@@ -23,9 +23,11 @@ Pure except :func:`install`; safe to call from any thread.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 import psycopg
+from psycopg.rows import tuple_row
 from sqlalchemy import text
 
 from leasequeue.db import migration
@@ -117,8 +119,8 @@ def statements(since: int, to: int, schema: str) -> list[str]:
 def install(conn: Connection | Session | psycopg.Connection[Any], schema: str = "public") -> None:
     """Create the tables where they are missing, for suites that make theirs with ``metadata.create_all``.
 
-    Idempotent, one run at a time. Runs in the caller's transaction and does not commit it, except that a psycopg
-    connection outside of one gets one of its own. In production use a migration instead.
+    Idempotent, one run at a time. Runs in the caller's transaction and does not commit it; a psycopg connection in
+    autocommit gets a transaction for it. In production use a migration instead.
 
     Args:
         conn: a SQLAlchemy Connection or Session, or a psycopg connection.
@@ -128,12 +130,11 @@ def install(conn: Connection | Session | psycopg.Connection[Any], schema: str = 
         SchemaMismatch: there are tables of a version that this code cannot use.
     """
     if isinstance(conn, psycopg.Connection):
-        with conn.transaction():
-            # A cursor class of our own choice: the connection's row factory is the caller's.
-            with psycopg.Cursor(conn) as cursor:
-                row = cursor.execute(LINK_PROBE, {"schema": schema}).fetchone()
-                for each in _missing(parse(row[0] if row else None), schema):
-                    cursor.execute(each.encode())
+        # Our own row factory: that of the connection is the caller's.
+        with conn.transaction() if conn.autocommit else nullcontext(), conn.cursor(row_factory=tuple_row) as cursor:
+            row = cursor.execute(LINK_PROBE, {"schema": schema}).fetchone()
+            for each in _missing(parse(row[0] if row else None), schema):
+                cursor.execute(each.encode())
         return
     found = parse(conn.execute(text(PROBE), {"schema": schema}).scalar_one())
     for each in _missing(found, schema):

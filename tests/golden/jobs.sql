@@ -1,0 +1,220 @@
+-- claim
+UPDATE "app".leasequeue_job SET state = 'l', holder = %(me)s, term = (SELECT nextval('"app".leasequeue_term')), expires_at = clock_timestamp() + %(ttl)s * interval '1 second', attempt = attempt + 1, claimed_at = clock_timestamp()
+WHERE id = ANY(ARRAY(
+    SELECT ready.id
+    FROM unnest(%(priorities)s::smallint[], %(floors)s::float8[], %(floor_ids)s::bigint[])
+        AS lane (priority, floor_at, floor_id)
+    CROSS JOIN LATERAL (
+        SELECT id FROM "app".leasequeue_job
+        WHERE queue = %(queue)s AND priority = lane.priority AND state = 'r' AND available_at <= now()
+          AND (available_at, id) >= (to_timestamp(lane.floor_at), lane.floor_id)
+        ORDER BY available_at, id LIMIT %(k)s FOR UPDATE SKIP LOCKED
+    ) AS ready
+    LIMIT %(k)s))
+RETURNING id, term, task, args::text, attempt, abandoned, max_attempts, extract(epoch FROM available_at)::float8, priority, queue;
+
+-- claim_suspect
+UPDATE "app".leasequeue_job SET state = 'l', holder = %(me)s, term = (SELECT nextval('"app".leasequeue_term')), expires_at = clock_timestamp() + %(ttl)s * interval '1 second', attempt = attempt + 1, claimed_at = clock_timestamp()
+WHERE id = ANY(ARRAY(
+    SELECT id FROM "app".leasequeue_job WHERE state = 'q' AND queue = ANY(%(queues)s::text[])
+    ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED))
+RETURNING id, term, task, args::text, attempt, abandoned, max_attempts, extract(epoch FROM available_at)::float8, priority, queue;
+
+-- peek
+SELECT DISTINCT lane.queue
+FROM unnest(%(queues)s::text[], %(priorities)s::smallint[], %(floors)s::float8[], %(floor_ids)s::bigint[])
+    AS lane (queue, priority, floor_at, floor_id)
+WHERE EXISTS (
+    SELECT FROM "app".leasequeue_job AS job
+    WHERE job.queue = lane.queue AND job.priority = lane.priority AND job.state = 'r' AND job.available_at <= now()
+      AND (job.available_at, job.id) >= (to_timestamp(lane.floor_at), lane.floor_id)
+    ORDER BY job.available_at, job.id LIMIT 1);
+
+-- lanes
+SELECT queue, priority FROM "app".leasequeue_lane WHERE queue = ANY(%(queues)s::text[]) GROUP BY queue, priority;
+
+-- probe_lanes
+SELECT q.queue, p.priority
+FROM unnest(%(queues)s::text[]) AS q (queue)
+CROSS JOIN generate_series(-100, 100) AS p (priority)
+WHERE EXISTS (
+    SELECT FROM "app".leasequeue_job AS job
+    WHERE job.queue = q.queue AND job.priority = p.priority AND job.state = 'r' AND job.available_at <= now()
+      AND job.available_at >= coalesce(now() - %(window)s::float8 * interval '1 second', '-infinity'::timestamptz)
+    ORDER BY job.available_at, job.id LIMIT 1);
+
+-- paused
+SELECT name FROM "app".leasequeue_queue
+WHERE name = ANY(%(queues)s::text[]) AND paused_at IS NOT NULL AND (resume_at IS NULL OR resume_at > now());
+
+-- complete
+WITH k AS MATERIALIZED (
+    SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
+), d AS (
+    DELETE FROM "app".leasequeue_job WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING id, queue, task, args, attempt, abandoned, created_at, claimed_at, meta, term
+)
+INSERT INTO "app".leasequeue_finished (id, queue, task, args, outcome, attempt, abandoned, enqueued_at, started_at, finished_at, meta)
+SELECT id, queue, task, args, 'succeeded', attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta FROM d
+RETURNING id;
+
+-- complete_with_results
+WITH k AS MATERIALIZED (
+    SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
+), d AS (
+    DELETE FROM "app".leasequeue_job WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING id, queue, task, args, attempt, abandoned, created_at, claimed_at, meta, term
+)
+INSERT INTO "app".leasequeue_finished (id, queue, task, args, outcome, attempt, abandoned, enqueued_at, started_at, finished_at, meta, result)
+SELECT d.id, queue, task, args, 'succeeded', attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta,
+    r.result::jsonb
+FROM d JOIN unnest(%(ids)s::bigint[], %(results)s::text[]) AS r (id, result) ON r.id = d.id
+RETURNING id;
+
+-- complete_unkept
+WITH k AS MATERIALIZED (
+    SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
+)
+DELETE FROM "app".leasequeue_job WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING id;
+
+-- retry
+WITH k AS MATERIALIZED (
+    SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
+), u AS (
+    UPDATE "app".leasequeue_job AS job
+    SET state = 'r', holder = NULL, expires_at = NULL, available_at = clock_timestamp() + e.delay * interval '1 second'
+    FROM unnest(%(ids)s::bigint[], %(delays)s::float8[], %(types)s::text[], %(messages)s::text[], %(tracebacks)s::text[]) AS e (id, delay, type, message, traceback)
+    WHERE job.id = ANY(ARRAY(SELECT id FROM k)) AND e.id = job.id
+    RETURNING job.id, job.attempt, job.queue, job.task, job.term, job.claimed_at, job.available_at,
+        e.type, e.message, e.traceback
+)
+INSERT INTO "app".leasequeue_failure
+    (job_id, attempt, queue, task, error_type, message, traceback, worker, term, started_at, failed_at, retry_at)
+SELECT id, attempt, queue, task, type, message, traceback, %(worker)s, term, claimed_at, clock_timestamp(), available_at FROM u
+RETURNING job_id;
+
+-- fail
+WITH k AS MATERIALIZED (
+    SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
+), d AS (
+    DELETE FROM "app".leasequeue_job WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING id, queue, task, args, attempt, abandoned, created_at, claimed_at, meta, term
+), e AS (
+    SELECT * FROM unnest(%(ids)s::bigint[], %(delays)s::float8[], %(types)s::text[], %(messages)s::text[], %(tracebacks)s::text[]) AS e (id, delay, type, message, traceback)
+), f AS (
+    INSERT INTO "app".leasequeue_failure
+        (job_id, attempt, queue, task, error_type, message, traceback, worker, term, started_at, failed_at)
+    SELECT d.id, attempt, queue, task, type, message, traceback, %(worker)s, term, claimed_at, clock_timestamp()
+    FROM d JOIN e ON e.id = d.id
+)
+INSERT INTO "app".leasequeue_finished (id, queue, task, args, outcome, attempt, abandoned, enqueued_at, started_at, finished_at, meta, error)
+SELECT d.id, queue, task, args, %(outcome)s, attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta,
+    type || ': ' || message
+FROM d JOIN e ON e.id = d.id
+RETURNING id;
+
+-- release
+WITH k AS MATERIALIZED (
+    SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
+)
+UPDATE "app".leasequeue_job SET state = 'r', holder = NULL, expires_at = NULL, attempt = attempt - 1
+WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING id;
+
+-- put_back
+WITH k AS MATERIALIZED (
+    SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
+)
+UPDATE "app".leasequeue_job SET state = 'r', holder = NULL, expires_at = NULL, attempt = attempt - 1,
+    available_at = clock_timestamp()
+        + least(60, 0.5 * 2 ^ least(10, coalesce((meta ->> 'put_back')::int, 0))) * interval '1 second',
+    meta = coalesce(meta, '{}') || jsonb_build_object('put_back', coalesce((meta ->> 'put_back')::int, 0) + 1)
+WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING id;
+
+-- renew
+WITH k AS MATERIALIZED (
+    SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE "app".leasequeue_job SET expires_at = clock_timestamp() + %(ttl)s * interval '1 second'
+WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING id, cancel_requested_at IS NOT NULL;
+
+-- read_held
+SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[]));
+
+-- read_finished
+SELECT id FROM "app".leasequeue_finished
+WHERE id = ANY(%(ids)s::bigint[]) AND (id, attempt) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(attempts)s::int[]));
+
+-- read_now
+SELECT id, state::text, holder::text, term, NULL::text FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[])
+UNION ALL
+SELECT id, 'f', NULL, NULL, outcome FROM "app".leasequeue_finished WHERE id = ANY(%(ids)s::bigint[]);
+
+-- note_refusal
+INSERT INTO "app".leasequeue_failure
+    (job_id, attempt, queue, task, error_type, message, worker, term, failed_at)
+SELECT *, clock_timestamp() FROM (SELECT %(id)s::bigint, %(attempt)s::int, %(queue)s, %(task)s, %(type)s, %(message)s,
+    %(worker)s, %(term)s::bigint) AS refused RETURNING job_id;
+
+-- release_strays
+WITH k AS MATERIALIZED (
+    SELECT id FROM "app".leasequeue_job
+    WHERE state = 'l' AND holder = %(holder)s AND NOT id = ANY(%(known)s::bigint[])
+    ORDER BY id FOR UPDATE SKIP LOCKED
+)
+UPDATE "app".leasequeue_job SET state = 'r', holder = NULL, expires_at = NULL, attempt = attempt - 1
+WHERE id = ANY(ARRAY(SELECT id FROM k)) AND state = 'l' AND holder = %(holder)s RETURNING id;
+
+-- sweep
+UPDATE "app".leasequeue_job
+SET state = CASE WHEN abandoned >= 1 THEN 'q' ELSE 'r' END::"char", holder = NULL, expires_at = NULL, abandoned = abandoned + 1
+WHERE id = ANY(ARRAY(
+    SELECT id FROM "app".leasequeue_job WHERE state = 'l' AND expires_at < now()
+    ORDER BY id LIMIT 500 FOR UPDATE SKIP LOCKED))
+RETURNING id, task, queue, abandoned, state::text;
+
+-- release_dead
+WITH k AS MATERIALIZED (
+    SELECT id, (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) AS started,
+        coalesce((meta ->> 'returned')::int, 0) AS returned
+    FROM "app".leasequeue_job WHERE state = 'l' AND holder BETWEEN %(first)s AND %(last)s
+    ORDER BY id FOR UPDATE SKIP LOCKED
+), u AS (
+    UPDATE "app".leasequeue_job AS job
+    SET state = CASE WHEN (k.started AND %(suspect)s) OR k.returned >= 5 THEN 'q' ELSE 'r' END::"char",
+        holder = NULL, expires_at = NULL,
+        abandoned = abandoned + (k.started AND %(suspect)s)::int,
+        attempt = attempt - (NOT k.started OR NOT %(suspect)s)::int,
+        meta = CASE WHEN k.started THEN job.meta
+            ELSE coalesce(job.meta, '{}') || jsonb_build_object('returned', k.returned + 1) END
+    FROM k WHERE job.id = k.id AND job.state = 'l' AND job.holder BETWEEN %(first)s AND %(last)s
+    RETURNING job.id, k.started, job.abandoned, job.task, job.queue, job.attempt, job.term, job.claimed_at
+), f AS (
+    INSERT INTO "app".leasequeue_failure (job_id, attempt, queue, task, error_type, message, worker, term, started_at, failed_at)
+    SELECT id, attempt, queue, task, 'ProcessDied', %(reason)s, %(worker)s, term, claimed_at, clock_timestamp()
+    FROM u WHERE started AND %(suspect)s
+)
+SELECT id, started, abandoned, task FROM u;
+
+-- bury
+WITH d AS (
+    DELETE FROM "app".leasequeue_job WHERE id = ANY(ARRAY(
+        SELECT id FROM "app".leasequeue_job WHERE state = 'q' AND abandoned >= %(max_abandoned)s
+        ORDER BY id LIMIT 500 FOR UPDATE SKIP LOCKED))
+    RETURNING id, queue, task, args, attempt, abandoned, created_at, claimed_at, meta
+)
+INSERT INTO "app".leasequeue_finished
+    (id, queue, task, args, outcome, attempt, abandoned, enqueued_at, started_at, finished_at, meta, error)
+SELECT id, queue, task, args, 'failed', attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta,
+    'Abandoned: the process that ran it died or was lost ' || abandoned || ' times'
+FROM d RETURNING id, task;
+
+-- count_suspects
+SELECT count(*) FROM (
+    SELECT FROM "app".leasequeue_job WHERE state = 'q' AND queue = ANY(%(queues)s::text[]) LIMIT 100) AS counted;
+
+-- renew_for
+WITH k AS MATERIALIZED (
+    SELECT id FROM "app".leasequeue_job
+    WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder BETWEEN %(first)s AND %(last)s
+      AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[]))
+    ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE "app".leasequeue_job SET expires_at = clock_timestamp() + %(ttl)s * interval '1 second'
+WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING id, task;

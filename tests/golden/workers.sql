@@ -1,0 +1,56 @@
+-- register
+INSERT INTO "app".leasequeue_worker (id, host, pid, version, release, queues, tasks, expires_at, counters)
+VALUES (%(id)s, %(host)s, %(pid)s, %(version)s, %(release)s, %(queues)s::jsonb, %(tasks)s::jsonb,
+    clock_timestamp() + %(ttl)s * interval '1 second', %(counters)s::jsonb)
+ON CONFLICT (id) DO UPDATE SET renewed_at = clock_timestamp(),
+    expires_at = clock_timestamp() + %(ttl)s * interval '1 second', counters = excluded.counters
+RETURNING id;
+
+-- unregister
+DELETE FROM "app".leasequeue_worker WHERE id = %(id)s RETURNING id;
+
+-- count_minute
+INSERT INTO "app".leasequeue_stat (worker, minute, counts)
+VALUES (%(id)s, date_trunc('minute', clock_timestamp()), %(counts)s::jsonb)
+ON CONFLICT (worker, minute) DO UPDATE SET counts = excluded.counts
+RETURNING minute;
+
+-- purge_0
+DELETE FROM "app".leasequeue_finished WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM "app".leasequeue_finished WHERE finished_at < now() - %(keep)s * interval '1 second' AND outcome = 'succeeded'
+    LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) RETURNING 1;
+
+-- purge_1
+DELETE FROM "app".leasequeue_finished WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM "app".leasequeue_finished WHERE finished_at < now() - %(keep)s * interval '1 second'
+    LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) RETURNING 1;
+
+-- purge_2
+DELETE FROM "app".leasequeue_failure WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM "app".leasequeue_failure WHERE failed_at < now() - %(keep)s * interval '1 second'
+    LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) RETURNING 1;
+
+-- purge_3
+DELETE FROM "app".leasequeue_lease_event WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM "app".leasequeue_lease_event WHERE at < now() - %(keep)s * interval '1 second'
+    LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) RETURNING 1;
+
+-- purge_4
+DELETE FROM "app".leasequeue_tick WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM "app".leasequeue_tick WHERE decided_at < now() - %(keep)s * interval '1 second'
+    LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) RETURNING 1;
+
+-- purge_5
+DELETE FROM "app".leasequeue_stat WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM "app".leasequeue_stat WHERE minute < now() - %(keep)s * interval '1 second'
+    LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) RETURNING 1;
+
+-- purge_6
+DELETE FROM "app".leasequeue_worker WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM "app".leasequeue_worker WHERE expires_at < now() - %(keep)s * interval '1 second'
+    LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) RETURNING 1;
+
+-- purge_queue
+DELETE FROM "app".leasequeue_finished WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM "app".leasequeue_finished WHERE finished_at < now() - %(keep)s * interval '1 second' AND queue = %(queue)s
+    LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) RETURNING 1;
