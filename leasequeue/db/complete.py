@@ -131,3 +131,8 @@ def _complete(schema: str) -> Statement:
         .where(proof.c.held == wanted)
     )
     return Statement(insert(finished).from_select(list(history), rows))
+
+
+def statements(schema: str) -> dict[str, str]:
+    """The statement by its name, as a DBAPI cursor gets it."""
+    return {"complete_held": _complete(schema).text}

@@ -339,3 +339,16 @@ def _lanes(schema: str) -> Statement:
 def _wake() -> Statement:
     queue = func.unnest(_array("queue", Text)).column_valued("queue")
     return Statement(select(func.pg_notify(bindparam("p_channel", type_=Text), queue)))
+
+
+def statements(schema: str) -> dict[str, str]:
+    """The statements by name, as a DBAPI cursor gets them; for the one job, its plainest and its fullest shape."""
+    return {
+        "enqueue_one": _one(schema, False, False, False, False, True).text,
+        "enqueue_one_full": _one(schema, True, True, True, True, False).text,
+        "find_keys": _find_keys(schema).text,
+        "enqueue_many": _many(schema, False).text,
+        "enqueue_many_keyed": _many(schema, True).text,
+        "lanes": _lanes(schema).text,
+        "wake": _wake().text,
+    }
