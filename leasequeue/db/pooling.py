@@ -16,6 +16,7 @@ A is never asked again once the pids were equal: with a pool of one it would wai
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from dataclasses import dataclass
@@ -164,8 +165,9 @@ def _detect(a: Link, b: _Holder, listen_seconds: float) -> Pooling:
         a.run(_UNLISTEN)
         return Pooling(Kind.SESSION, "a notification reached an idle connection")
     # The LISTEN stays on some pooled server connection. Two are cleaned, the most that can be told apart here.
-    b.hold()
-    b.run(_UNLISTEN)
-    a.run(_UNLISTEN)
-    b.let_go()
+    with contextlib.suppress(DatabaseUnavailable):
+        b.hold()
+        b.run(_UNLISTEN)
+        a.run(_UNLISTEN)
+        b.let_go()
     return Pooling(Kind.TRANSACTION, "no notification reached an idle connection")

@@ -114,6 +114,8 @@ class Settings:
     def url(self, driver: str = "psycopg") -> URL:
         """A SQLAlchemy URL for ``psycopg``, ``psycopg2`` or ``asyncpg``, with the password.
 
+        Its ``repr`` hides the password, but no other secret (``sslpassword``).
+
         Raises:
             ConfigurationError: a parameter that guards the connection cannot be given to that driver by a URL.
         """
@@ -161,10 +163,9 @@ class Settings:
     def hide(self, text: str) -> str:
         """The same text without any of these settings' secrets, as plain or percent-encoded text."""
         secrets = [self.password, *(value for name, value in self.options if name in _SECRETS)]
-        for secret in secrets:
-            if secret:
-                for form in {secret, quote(secret, safe=""), quote(secret)}:
-                    text = text.replace(form, HIDDEN)
+        forms = {form for s in secrets if s for form in (s, quote(s, safe=""), quote(s))}
+        for form in sorted(forms, key=len, reverse=True):  # one may begin with another
+            text = text.replace(form, HIDDEN)
         return text
 
     def to_json(self) -> str:
