@@ -242,6 +242,7 @@ class Pipe:
         self._orders_fd = orders_fd
         self._events_fd = events_fd
         self._rest = b""
+        self._unread: list[dict[str, Any]] = []
         self.closed = False
 
     def tell(self, event: dict[str, Any]) -> None:
@@ -253,6 +254,9 @@ class Pipe:
 
     def orders(self, timeout_seconds: float) -> list[dict[str, Any]]:
         """The orders that came, waiting at most so long for the first."""
+        if self._unread:
+            unread, self._unread = self._unread, []
+            return unread
         if self.closed:
             time.sleep(timeout_seconds)
             return []
@@ -269,8 +273,11 @@ class Pipe:
     def first(self) -> dict[str, Any]:
         """The first order: what to be."""
         while not self.closed:
-            for order in self.orders(1.0):
-                return order
+            orders = self.orders(1.0)
+            if orders:
+                # What came with it (a stop, in the first moment) is for the next to ask.
+                self._unread = orders[1:]
+                return orders[0]
         raise SystemExit(EXIT_CLEAN)
 
 

@@ -56,6 +56,7 @@ class Salvage(Loop):
         link: Link,
         outage: Outage,
         sql: JobStatements,
+        unregister: str,
         queues: list[str],
         ttl_seconds: float,
         max_abandoned: int,
@@ -64,6 +65,7 @@ class Salvage(Loop):
     ) -> None:
         super().__init__("salvage", link, outage)
         self._sql = sql
+        self._unregister = unregister
         self._queues = queues
         self._ttl_seconds = ttl_seconds
         self._max_abandoned = max_abandoned
@@ -135,6 +137,7 @@ class Salvage(Loop):
                 self._look_for_suspects()
         now = time.monotonic()
         if dead.until is None:
+            self.link.run(self._unregister, {"id": first})
             dead.until = now + FOR_SECONDS
         elif now > dead.until:
             with self._lock:

@@ -21,6 +21,7 @@ from typing import Any
 from leasequeue.db.connect import Link, Watchdog
 from leasequeue.db.jobs import job_statements
 from leasequeue.db.urls import Settings
+from leasequeue.db.workers import worker_statements
 from leasequeue.worker import logs, systemd
 from leasequeue.worker.child import Child
 from leasequeue.worker.http import HealthServer
@@ -168,8 +169,8 @@ class Supervisor:
         settings = Settings.from_json(event["settings"])
         link = Link(settings, application_name="leasequeue supervisor", watchdog=Watchdog())
         self._salvage = Salvage(
-            link, Outage(), job_statements(event["schema"]), list(event["queues"]), self._options.ttl_seconds,
-            self._options.max_abandoned, self._note_suspects, self._note_ready,
+            link, Outage(), job_statements(event["schema"]), worker_statements(event["schema"]).unregister,
+            list(event["queues"]), self._options.ttl_seconds, self._options.max_abandoned, self._note_suspects, self._note_ready,
         )  # fmt: skip
         self._salvage.start()
 

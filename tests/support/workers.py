@@ -85,7 +85,10 @@ class Worker:
         """SIGTERM, and wait for the end."""
         if self.process.poll() is None:
             self.signal(signal.SIGTERM)
-        return self.process.wait(seconds)
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the worker did not end in {seconds:g} s; its log:\n{self.log[-6000:]}") from None
 
     def close(self) -> None:
         """Whatever is left of it goes."""
