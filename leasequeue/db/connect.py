@@ -36,6 +36,9 @@ __all__ = ["Link", "Watchdog", "is_disconnect"]
 CONNECT_SECONDS = 5.0
 CONNECT_SECONDS_MAX = 30.0
 
+# A write that is refused after this long on one connection is a failover, and no sequel of the refusal before.
+_RECENTLY_SECONDS = 60.0
+
 _READ_COMMITTED = "BEGIN ISOLATION LEVEL READ COMMITTED"
 
 # A peer that vanished is noticed by the kernel in some 20 s even where nobody sends anything.
@@ -76,7 +79,8 @@ class Link:
         self._watchdog = watchdog or shared
         self._bound_seconds = bound_seconds
         self._last_good: Host | None = None
-        self._read_only_seen = False
+        self._write_refusals = 0  # in a row
+        self._connected_at = 0.0
         self._begin: str | None = None
         self._conn: psycopg.Connection[tuple[Any, ...]] | None = None
         self._payloads: deque[str] = deque()
@@ -130,7 +134,7 @@ class Link:
                 self._extra,
                 seconds=min(seconds, CONNECT_SECONDS_MAX),
                 first=self._last_good,
-                must_write=self._read_only_seen,
+                must_write=self._write_refusals > 0,
             )
         )
 
@@ -147,10 +151,12 @@ class Link:
         self._last_good = found.host
         facts = found.facts
         self._begin = None if facts.isolation == "read committed" else _READ_COMMITTED
-        if facts.leaked or (self._read_only_seen and not facts.read_only):
-            # Another client of the pooler left default_transaction_read_only behind on a server connection.
+        if facts.leaked or (self._write_refusals > 1 and not facts.read_only):
+            # Another client of the pooler left default_transaction_read_only behind on a server connection: on the
+            # one that was asked, or, where this one says it is writable and writes fail again and again, on others.
             self._begin = _READ_COMMITTED + " READ WRITE"
         self._conn = conn
+        self._connected_at = time.monotonic()
         self.generation += 1
 
     def close(self) -> None:
@@ -246,7 +252,8 @@ class Link:
             return  # an interrupt in the middle of a statement: the caller's
         said = self.settings.hide(str(error).strip())
         if is_read_only(error):
-            self._read_only_seen = True
+            recently = time.monotonic() - self._connected_at < _RECENTLY_SECONDS
+            self._write_refusals = self._write_refusals + 1 if recently else 1
             raise DatabaseUnavailable(
                 f"{self._last_good} is read-only ({said}): looking for one that can be written to"
             ) from error

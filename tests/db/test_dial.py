@@ -54,31 +54,28 @@ def test_silent_and_refusing_hosts_in_front(server: Server, dbname: str, make_li
     with Blackhole() as silent, Blackhole() as silent_too:
         url = several(server, dbname, silent.port, closed_port(), silent_too.port, server.port)
         link = make_link(url, connect=False)
-        assert _seconds(link) < 0.2 + 0.3, "a tenth of a second for each silent host"
+        assert 0.2 <= _seconds(link) < 1.5, "a tenth of a second for each silent host, 5 s if they were waited for"
         assert link.run("SELECT 1") == [(1,)]
         assert link.host is not None
         assert link.host.port == server.port
-        link.close()
-        assert _seconds(link) < 0.1 + 0.05, "the last good one first"
 
 
-def test_the_last_good_one_answers_before_others_are_asked(server: Server, dbname: str, make_link: MakeLink) -> None:
+def test_the_last_good_one_is_asked_first_and_alone(server: Server, dbname: str, make_link: MakeLink) -> None:
     with Wire(server.host, server.port) as first, Wire(server.host, server.port) as second:
+        first.on_request = lambda _: None
         link = make_link(several(server, dbname, first.port, second.port))
-        link.close()
-        assert (first.accepted, second.accepted) == (1, 0)
-        first.close()
-        link.connect()
+        assert (first.accepted, second.accepted) == (1, 1)
+        first.on_request = lambda data: data
         link.close()
         link.connect()
-        assert second.accepted == 2
+        assert (first.accepted, second.accepted) == (1, 2)
 
 
 def test_a_host_that_lets_in_but_never_answers(server: Server, dbname: str, make_link: MakeLink) -> None:
     """What a pooler before a dead server does."""
     with Wire(server.host, server.port) as mute:
         mute.on_request = lambda data: b"" if b"transaction_isolation" in data else data
-        assert _seconds(make_link(several(server, dbname, mute.port, server.port), connect=False)) < 0.5
+        assert _seconds(make_link(several(server, dbname, mute.port, server.port), connect=False)) < 1.5
         link = make_link(several(server, dbname, mute.port, connect_timeout=1), connect=False)
         started = time.monotonic()
         with pytest.raises(DatabaseUnavailable, match="let us in, but no statement was answered within 1 s"):

@@ -193,6 +193,30 @@ def test_read_only_left_behind_by_another_client_of_the_pooler(
     assert execute("SELECT a FROM t") == [(2,), (3,)]
 
 
+def test_read_only_left_behind_where_the_probe_does_not_see_it(
+    make_pgbouncer: Callable[..., PgBouncer], make_link: MakeLink, direct_url: str, execute: Execute
+) -> None:
+    """The second refusal in a row is no failover: from then on READ WRITE is asked for. The first one may be."""
+    execute("CREATE TABLE t (a int)")
+    url = make_pgbouncer(pool_size=1).url(direct_url.rpartition("/")[2])
+    with psycopg.connect(url, autocommit=True, prepare_threshold=None) as leaky:
+
+        def leak(value: str) -> None:
+            leaky.execute(f"SET default_transaction_read_only = {value}")  # type: ignore[call-overload,unused-ignore]
+
+        link = make_link(url)
+        for _ in range(2):
+            leak("on")
+            assert link.run("SELECT current_setting('transaction_read_only')") == [("on",)], "a plain statement"
+            with pytest.raises(DatabaseUnavailable, match="is read-only"):
+                link.run("INSERT INTO t VALUES (1)")
+            leak("off")
+            link.connect()
+        leak("on")
+        link.run("INSERT INTO t VALUES (2)")
+    assert execute("SELECT a FROM t") == [(2,)]
+
+
 def test_all_slots_of_a_pooler_are_taken(
     make_pgbouncer: Callable[..., PgBouncer], make_link: MakeLink, direct_url: str
 ) -> None:
