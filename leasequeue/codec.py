@@ -6,19 +6,45 @@ have written it, and each fault there has one of two names: DoesNotBind (another
 
 from __future__ import annotations
 
+import collections.abc
 import functools
 import inspect
 import json
-import typing
+import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from leasequeue.errors import ConfigurationError, DoesNotBind, InvalidArguments, ResultNotStorable, Undecodable
-from leasequeue.values import NATIVE, Converter, Mismatch, check_native, converter, shown
+from leasequeue.shapes import converter, key_text, resolve
+from leasequeue.values import DEPTH_MAX, NATIVE, Converter, Mismatch, shown, too_deep
 
 MAX_BYTES = 1024 * 1024
+"""The most that one job's arguments, or one result, take as JSON: bytes of UTF-8."""
+
 _Parameter = inspect.Parameter
-_dumps = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False).encode
+
+
+def _writer() -> Callable[[Any], str]:
+    encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False)
+    try:
+        # encode() makes this object anew for each text, which takes longer than to write a small one.
+        make: Any = json.encoder.c_make_encoder  # type: ignore[attr-defined]  # CPython's, unknown to typeshed
+        chunks = make(None, encoder.default, json.encoder.encode_basestring, None, ":", ",", False, False, False)
+        if "".join(chunks({"a": [1, None, "é"]}, 0)) != '{"a":[1,null,"é"]}':
+            return encoder.encode
+    except (AttributeError, TypeError):
+        return encoder.encode
+    return lambda value: "".join(chunks(value, 0))
+
+
+_write = _writer()
+
+
+def _no_number(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON number")
+
+
+_read = json.JSONDecoder(parse_constant=_no_number).decode
 
 
 class Signature:
@@ -28,13 +54,14 @@ class Signature:
     (it is imported for type checkers only) counts as not given.
     """
 
-    def __init__(self, function: Callable[..., Any], parameters: list[_Parameter]) -> None:
+    def __init__(self, function: Callable[..., Any], signature: inspect.Signature) -> None:
+        parameters = list(signature.parameters.values())
         self._function = function
+        self._signature = signature
         self._names = tuple(parameter.name for parameter in parameters)
         self._positional = tuple(p.name for p in parameters if p.kind is not _Parameter.KEYWORD_ONLY)
         self._known = frozenset(self._names)
         self._required = frozenset(p.name for p in parameters if p.default is _Parameter.empty)
-        self._text = f"({', '.join(str(p) for p in parameters)})"
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> Signature:
@@ -45,10 +72,10 @@ class Signature:
         """
         name = getattr(function, "__qualname__", repr(function))
         try:
-            parameters = list(inspect.signature(function).parameters.values())
+            signature = _signature(function)
         except (TypeError, ValueError) as error:
             raise ConfigurationError(f"task {name} has no signature to read: {error}") from None
-        for parameter in parameters:
+        for parameter in signature.parameters.values():
             if parameter.kind in (_Parameter.VAR_POSITIONAL, _Parameter.VAR_KEYWORD):
                 stars = "*" if parameter.kind is _Parameter.VAR_POSITIONAL else "**"
                 raise ConfigurationError(
@@ -60,17 +87,41 @@ class Signature:
                     f"task {name} takes {parameter.name} by position only: its arguments are stored by name, so leave "
                     f"out the / in its signature"
                 )
-        return cls(function, parameters)
+        return cls(function, signature)
+
+    @functools.cached_property
+    def returns(self) -> Any:
+        """What the function is annotated to return, for :func:`decode_result`; Any where that is not known."""
+        return self._hints.get("return", Any)
+
+    @functools.cached_property
+    def _hints(self) -> dict[str, Any]:
+        annotations = {p.name: p.annotation for p in self._signature.parameters.values()}
+        annotations["return"] = self._signature.return_annotation
+        given = {name: one for name, one in annotations.items() if one is not _Parameter.empty}
+        return resolve(given, _globals(self._function))
 
     @functools.cached_property
     def _converters(self) -> dict[str, Converter]:
-        hints = _hints(self._function)
-        return {name: converter(hints.get(name, Any)) for name in self._names}
+        found = {}
+        for parameter in self._signature.parameters.values():
+            annotation = self._hints.get(parameter.name, Any)
+            if parameter.default is None and annotation is not Any:
+                annotation = _or_none(annotation)
+            found[parameter.name] = converter(annotation)
+        return found
 
     @functools.cached_property
-    def _rebuilt(self) -> dict[str, Converter]:
-        """The parameters whose values are more than what JSON reads."""
-        return {name: found for name, found in self._converters.items() if found is not NATIVE}
+    def _rebuilt(self) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
+        """The parameters whose stored values are checked or rebuilt: all that are annotated."""
+        return tuple((name, found.decode) for name, found in self._converters.items() if found is not NATIVE)
+
+    @functools.cached_property
+    def _text(self) -> str:
+        try:
+            return str(self._signature.replace(return_annotation=inspect.Signature.empty))
+        except Exception:  # noqa: BLE001  # the repr of a default is the application's
+            return f"({', '.join(self._names)})"
 
     def bind(self, task_name: str, args: tuple[Any, ...], kwargs: dict[str, Any], max_bytes: int = MAX_BYTES) -> str:
         """Check the arguments of a call and encode them.
@@ -98,19 +149,30 @@ class Signature:
             self._refuse_names(task_name, given)
         converters = self._converters
         values = {}
-        for name, value in given.items():
-            try:
-                values[name] = converters[name].encode(value)
-            except Mismatch as error:
-                raise InvalidArguments(task_name, name, str(error)) from None
-            except RecursionError:
-                raise InvalidArguments(task_name, name, "is nested too deep, or in itself") from None
-        text = _dumps(values)
+        at: str | None = None
+        try:
+            for at, value in given.items():
+                values[at] = converters[at].encode(value)
+            at = None
+            text = _write(values)
+            if text.count("[") + text.count("{") > DEPTH_MAX:
+                at = next((one for one, value in values.items() if too_deep(value)), None)
+                if at is not None:
+                    raise Mismatch(f"nested deeper than {DEPTH_MAX}")
+        except Mismatch as error:
+            raise InvalidArguments(task_name, at, str(error)) from None
+        except RecursionError:
+            raise InvalidArguments(task_name, at, "nested too deep, or in itself") from None
+        except ValueError as error:
+            # The interpreter's own limit of digits may be set lower than ours.
+            raise InvalidArguments(task_name, at, f"cannot be written as JSON: {error}") from None
         if len(text) * 4 > max_bytes and (size := len(text.encode())) > max_bytes:
             raise InvalidArguments(
-                task_name, None, f"the arguments take {size:,} bytes as JSON, the limit is {max_bytes:,}; "
-                f"store what is large beside the job and enqueue its key",
-            )  # fmt: skip
+                task_name,
+                None,
+                f"the arguments take {size:,} bytes as JSON, the limit is {max_bytes:,}; "
+                f"store what is large elsewhere and enqueue its key",
+            )
         return text
 
     def _refuse_names(self, task_name: str, given: dict[str, Any]) -> None:
@@ -128,16 +190,16 @@ class Signature:
             DoesNotBind: the names do not fit this signature.
             Undecodable: the text is no JSON object, or a value does not fit its annotation.
         """
-        values = _loads(text)
+        values = _loads(text, "arguments")
         if type(values) is not dict:
             raise Undecodable(f"the stored arguments are no JSON object but {shown(values)}")
         names = values.keys()
         if not (self._required <= names <= self._known):
             raise DoesNotBind(tuple(sorted(self._required - names)), tuple(sorted(names - self._known)))
-        for name, found in self._rebuilt.items():
+        for name, decode in self._rebuilt:
             if name in values:
                 try:
-                    values[name] = found.decode(values[name])
+                    values[name] = decode(values[name])
                 except Mismatch as error:
                     raise Undecodable(f"the stored argument {name}: {error}") from None
                 except RecursionError:
@@ -145,25 +207,44 @@ class Signature:
         return values
 
 
-def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(function, include_extras=True)
-    except Exception:  # noqa: BLE001  # evaluating annotations runs the application's names
-        found = {}
-        for name, annotation in getattr(function, "__annotations__", {}).items():
-            try:
-                holder = type("one", (), {"__annotations__": {name: annotation}, "__module__": function.__module__})
-                found.update(typing.get_type_hints(holder, vars(inspect.getmodule(function)), include_extras=True))
-            except Exception:  # noqa: BLE001, S112  # as if it were not annotated: see Signature
-                continue
-        return found
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    if sys.version_info >= (3, 14):
+        # There, names that only type checkers know raise unless they may stay forward references.
+        import annotationlib
+
+        return inspect.signature(function, annotation_format=annotationlib.Format.FORWARDREF)
+    return inspect.signature(function)
 
 
-def _loads(text: str) -> Any:
+def _globals(function: Any) -> dict[str, Any]:
+    """What the names in a function's annotations mean; its wrappers may stand in other modules."""
+    function = inspect.unwrap(function)
+    while isinstance(function, functools.partial):
+        function = inspect.unwrap(function.func)
+    if not hasattr(function, "__globals__"):  # an object with a __call__ of its class
+        function = vars(type(function)).get("__call__", function)
+    return getattr(function, "__globals__", {})
+
+
+def _or_none(annotation: Any) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError, MemoryError) as error:
-        raise Undecodable(f"the stored arguments cannot be read as JSON: {error}") from None
+        return annotation | None
+    except TypeError:
+        return annotation
+
+
+def _loads(text: str, what: str) -> Any:
+    try:
+        value = _read(text)
+    except (ValueError, TypeError, RecursionError, MemoryError) as error:
+        raise Undecodable(f"the stored {what} cannot be read as JSON: {error}") from None
+    if text.count("[") + text.count("{") > DEPTH_MAX and any(map(too_deep, _items(value))):
+        raise Undecodable(f"the stored {what} are nested deeper than {DEPTH_MAX}")
+    return value
+
+
+def _items(value: Any) -> collections.abc.Iterable[Any]:
+    return value.values() if type(value) is dict else [value]
 
 
 def encode_result(value: object) -> str | None:
@@ -177,24 +258,33 @@ def encode_result(value: object) -> str | None:
     if value is None:
         return None
     try:
-        text = _dumps(_plain(value))
-    except (Mismatch, RecursionError) as error:
+        stored = _plain(value)
+        text = _write(stored)
+    except (Mismatch, RecursionError, ValueError) as error:
         raise ResultNotStorable(f"what the task returned cannot be stored: {error}") from None
-    if len(text.encode()) > MAX_BYTES:
+    if text.count("[") + text.count("{") > DEPTH_MAX and too_deep(stored):
+        raise ResultNotStorable(f"what the task returned is nested deeper than {DEPTH_MAX}")
+    if (size := len(text.encode())) > MAX_BYTES:
         raise ResultNotStorable(
-            f"what the task returned takes {len(text.encode()):,} bytes, the limit is {MAX_BYTES:,}"
+            f"what the task returned takes {size:,} bytes as JSON, the limit is {MAX_BYTES:,}; "
+            f"store what is large elsewhere and return its key"
         )
     return text
 
 
-def _plain(value: Any, depth: int = 0) -> Any:
-    if depth > 200:
-        raise Mismatch("it is nested too deep")
-    if type(value) in (list, tuple, set, frozenset):
-        return [_plain(item, depth + 1) for item in value]
-    if type(value) is dict:
-        return check_native({key: _plain(item, depth + 1) for key, item in value.items()})
-    kind: Any = type(value)
+def _plain(value: Any) -> Any:
+    kind = type(value)
+    if kind is str or kind is int or kind is bool or kind is float:
+        return NATIVE.encode(value)
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return converter(frozenset).encode(frozenset(map(_plain, value)))
+    if isinstance(value, dict):
+        found = {key_text(_plain(key)): _plain(item) for key, item in value.items()}
+        if len(found) < len(value):
+            raise Mismatch("two keys of a dict are the same text in JSON")
+        return found
     return converter(kind).encode(value)
 
 
@@ -207,9 +297,11 @@ def decode_result(text: str | None, annotation: Any) -> Any:
     if text is None:
         return None
     try:
-        return converter(annotation).decode(_loads(text))
+        return converter(annotation).decode(_loads(text, "result"))
     except Mismatch as error:
         raise Undecodable(f"the stored result: {error}") from None
+    except RecursionError:
+        raise Undecodable("the stored result is nested too deep") from None
 
 
 def safe_text(text: str, limit: int) -> str:
@@ -225,4 +317,4 @@ def safe_text(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     half = limit // 2
-    return f"{text[:half]}\n... {len(text) - 2 * half} characters cut ...\n{text[-half:]}"
+    return f"{text[:half]}\n... {len(text) - 2 * half:,} characters cut ...\n{text[len(text) - half :]}"
