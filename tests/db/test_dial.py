@@ -274,6 +274,7 @@ def test_a_failover(own_server: Server, standby: _Standby, make_link: MakeLink) 
         url = several(own_server, "postgres", standby.port, own_server.port, attrs=attrs)
         assert make_link(url).run("SELECT pg_is_in_recovery()") == [(is_standby,)], attrs
 
+    _wait_for_replay(own_server)  # the table must be there, or another error comes first
     # One that was let in as a reader is thrown away by its first write, and does not come back.
     reader = make_link(several(own_server, "postgres", standby.port, attrs="any"))
     with pytest.raises(DatabaseUnavailable, match="is read-only"):
@@ -281,9 +282,7 @@ def test_a_failover(own_server: Server, standby: _Standby, make_link: MakeLink) 
     with pytest.raises(DatabaseUnavailable, match="it is a standby"):
         reader.connect()
 
-    with own_server.connect() as conn:
-        behind = "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_lsn()"
-        until(lambda: conn.execute(behind).fetchall() == [(1,)], 10, "the standby to catch up")
+    _wait_for_replay(own_server)
     own_server.stop()
     with pytest.raises(DatabaseUnavailable):
         link.run("INSERT INTO t VALUES (1)")
@@ -296,6 +295,12 @@ def test_a_failover(own_server: Server, standby: _Standby, make_link: MakeLink) 
     reader.connect()
     assert link.host is not None
     assert link.host.port == standby.port
+
+
+def _wait_for_replay(primary: Server) -> None:
+    with primary.connect() as conn:
+        replayed = "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_lsn()"
+        until(lambda: conn.execute(replayed).fetchall() == [(1,)], 20, "the standby to catch up")
 
 
 def _in_recovery(server: Server, port: int, make_link: MakeLink) -> bool:
