@@ -3,7 +3,8 @@
 They say the same as the migrations (``leasequeue/db/ddl``), word for word: a test creates both and compares what the
 server's catalog then holds. Nothing in production calls ``create_all``; the migrations make the tables.
 
-Storage parameters are set by an ``ALTER TABLE`` after creation, since SQLAlchemy 2.0 cannot say them in the ``CREATE``.
+Storage parameters and replica identities are set by an ``ALTER TABLE`` after creation: SQLAlchemy 2.0 cannot say the
+former in the ``CREATE``, PostgreSQL not the latter.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from sqlalchemy.types import UserDefinedType
 
 from leasequeue.db.literal import literal
 from leasequeue.db.names import qualify
-from leasequeue.db.version import VERSION
+from leasequeue.db.version import VERSION, comment
 
 
 class Char(UserDefinedType[str]):
@@ -134,12 +135,20 @@ def _priority_range(table: str) -> CheckConstraint:
 
 
 def _stored(table: Table, parameters: str) -> Table:
-    alter = literal(f"ALTER TABLE {qualify(str(table.schema))}.{table.name} SET ({parameters})")
+    return _altered(table, f"SET ({parameters})")
 
-    def set_parameters(target: Table, connection: Connection, **kw: Any) -> None:
+
+def _without_key(table: Table) -> Table:
+    return _altered(table, "REPLICA IDENTITY FULL")
+
+
+def _altered(table: Table, change: str) -> Table:
+    alter = literal(f"ALTER TABLE {qualify(str(table.schema))}.{table.name} {change}")
+
+    def execute(target: Table, connection: Connection, **kw: Any) -> None:
         connection.execute(alter)
 
-    event.listen(table, "after_create", set_parameters)
+    event.listen(table, "after_create", execute)
     return table
 
 
@@ -180,7 +189,7 @@ def _job(metadata: MetaData) -> Table:
         ),
         CheckConstraint("max_attempts > 0", name=f"{name}_max_attempts_check"),
         CheckConstraint("jsonb_typeof(meta) = 'object'", name=f"{name}_meta_check"),
-        comment=f"leasequeue schema version {VERSION}",
+        comment=comment(VERSION),
     )
     c = job.c
     ready = text("state = 'r'")
@@ -238,7 +247,7 @@ def _failure(metadata: MetaData) -> Table:
     )
     Index(f"{name}_job", failure.c.job_id)
     Index(f"{name}_age", failure.c.failed_at)
-    return failure
+    return _without_key(failure)
 
 
 def _lease(metadata: MetaData) -> Table:
@@ -377,7 +386,7 @@ def _lane(metadata: MetaData) -> Table:
     # No key on purpose: an enqueue that notes a new priority must wait for nobody. Doubles are harmless.
     lane = Table(name, metadata, _text("queue"), _number("priority", SmallInteger))
     Index(f"{name}_queue", lane.c.queue, lane.c.priority)
-    return lane
+    return _without_key(lane)
 
 
 def _stat(metadata: MetaData) -> Table:

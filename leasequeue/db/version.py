@@ -15,7 +15,18 @@ PROBE = "SELECT obj_description(to_regclass(quote_ident(CAST(:schema AS text)) |
 LINK_PROBE = PROBE.replace(":schema", "%(schema)s")
 """The same for ``Link.run``."""
 
-_COMMENT = re.compile(r"leasequeue schema version (\d+)")
+_MARK = "leasequeue schema version "
+_COMMENT = re.compile(_MARK + r"(\d+)")
+
+
+def comment(number: int) -> str:
+    """The comment that the tables of a version carry."""
+    return f"{_MARK}{number}"
+
+
+def statements(schema: str) -> dict[str, str]:
+    """Name and text of each statement, for the golden files; the schema is a parameter."""
+    return {"probe": LINK_PROBE}
 
 
 def parse(comment: str | None) -> int | None:

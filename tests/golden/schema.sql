@@ -93,12 +93,15 @@ CREATE TABLE "app".leasequeue_failure (
 );
 
 -- upgrade_10
-CREATE INDEX leasequeue_failure_job ON "app".leasequeue_failure (job_id);
+ALTER TABLE "app".leasequeue_failure REPLICA IDENTITY FULL;
 
 -- upgrade_11
-CREATE INDEX leasequeue_failure_age ON "app".leasequeue_failure (failed_at);
+CREATE INDEX leasequeue_failure_job ON "app".leasequeue_failure (job_id);
 
 -- upgrade_12
+CREATE INDEX leasequeue_failure_age ON "app".leasequeue_failure (failed_at);
+
+-- upgrade_13
 CREATE TABLE "app".leasequeue_lease (
     name text NOT NULL,
     slot smallint NOT NULL DEFAULT 0,
@@ -115,7 +118,7 @@ CREATE TABLE "app".leasequeue_lease (
     CONSTRAINT leasequeue_lease_slots_check CHECK (slot >= 0 AND slots >= 1)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 500, autovacuum_vacuum_cost_delay = 0);
 
--- upgrade_13
+-- upgrade_14
 CREATE TABLE "app".leasequeue_lease_event (
     id bigint GENERATED ALWAYS AS IDENTITY,
     name text NOT NULL,
@@ -132,13 +135,13 @@ CREATE TABLE "app".leasequeue_lease_event (
         CHECK (event IN ('acquired', 'released', 'taken over', 'lost', 'refused'))
 );
 
--- upgrade_14
+-- upgrade_15
 CREATE INDEX leasequeue_lease_event_name ON "app".leasequeue_lease_event (name, id);
 
--- upgrade_15
+-- upgrade_16
 CREATE INDEX leasequeue_lease_event_age ON "app".leasequeue_lease_event (at);
 
--- upgrade_16
+-- upgrade_17
 CREATE TABLE "app".leasequeue_schedule (
     name text NOT NULL,
     task text NOT NULL,
@@ -161,7 +164,7 @@ CREATE TABLE "app".leasequeue_schedule (
     CONSTRAINT leasequeue_schedule_priority_check CHECK (priority BETWEEN -100 AND 100)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 500, autovacuum_vacuum_cost_delay = 0);
 
--- upgrade_17
+-- upgrade_18
 CREATE TABLE "app".leasequeue_tick (
     schedule text NOT NULL,
     due_at timestamptz NOT NULL,
@@ -175,10 +178,10 @@ CREATE TABLE "app".leasequeue_tick (
         CHECK (outcome IN ('fired', 'caught_up', 'coalesced', 'missed', 'overlapped', 'paused'))
 );
 
--- upgrade_18
+-- upgrade_19
 CREATE INDEX leasequeue_tick_age ON "app".leasequeue_tick (decided_at);
 
--- upgrade_19
+-- upgrade_20
 CREATE TABLE "app".leasequeue_worker (
     id uuid NOT NULL,
     host text NOT NULL,
@@ -194,7 +197,7 @@ CREATE TABLE "app".leasequeue_worker (
     CONSTRAINT leasequeue_worker_pkey PRIMARY KEY (id)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 500, autovacuum_vacuum_cost_delay = 0);
 
--- upgrade_20
+-- upgrade_21
 CREATE TABLE "app".leasequeue_queue (
     name text NOT NULL,
     paused_at timestamptz,
@@ -204,16 +207,19 @@ CREATE TABLE "app".leasequeue_queue (
     CONSTRAINT leasequeue_queue_name_check CHECK (octet_length(name) BETWEEN 1 AND 512)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 500, autovacuum_vacuum_cost_delay = 0);
 
--- upgrade_21
+-- upgrade_22
 CREATE TABLE "app".leasequeue_lane (
     queue text NOT NULL,
     priority smallint NOT NULL
 );
 
--- upgrade_22
+-- upgrade_23
+ALTER TABLE "app".leasequeue_lane REPLICA IDENTITY FULL;
+
+-- upgrade_24
 CREATE INDEX leasequeue_lane_queue ON "app".leasequeue_lane (queue, priority);
 
--- upgrade_23
+-- upgrade_25
 CREATE TABLE "app".leasequeue_stat (
     worker uuid NOT NULL,
     minute timestamptz NOT NULL,
@@ -221,10 +227,10 @@ CREATE TABLE "app".leasequeue_stat (
     CONSTRAINT leasequeue_stat_pkey PRIMARY KEY (worker, minute)
 );
 
--- upgrade_24
+-- upgrade_26
 CREATE INDEX leasequeue_stat_age ON "app".leasequeue_stat (minute);
 
--- upgrade_25
+-- upgrade_27
 COMMENT ON TABLE "app".leasequeue_job IS 'leasequeue schema version 1';
 
 -- downgrade_00

@@ -10,13 +10,13 @@ from leasequeue.db.names import qualify
 
 Catalog: TypeAlias = "set[tuple[str, ...]]"
 
-WEIRD = 'we "ird Schema.x%'
+WEIRD = 'we "ird Schema.x%:y'
 """A schema name that must be quoted, and whose characters mean something to drivers, to URLs and to SQLAlchemy."""
 
 _QUERIES = {
     "relation": """
         SELECT c.relname, c.relkind, c.relpersistence, c.relowner::regrole, array(SELECT unnest(c.reloptions) ORDER BY 1),
-               obj_description(c.oid, 'pg_class'), c.relacl
+               c.relreplident, obj_description(c.oid, 'pg_class'), c.relacl
         FROM pg_class c WHERE c.relnamespace = %(oid)s""",
     "column": """
         SELECT c.relname, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attidentity,

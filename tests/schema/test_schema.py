@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from leasequeue import schema
 from leasequeue.db.names import channel, qualify
+from leasequeue.db.tables import tables
 from leasequeue.db.urls import Settings
 from leasequeue.db.version import VERSION
 from leasequeue.errors import ConfigurationError, SchemaMismatch
@@ -68,7 +69,7 @@ def test_one_statement_each() -> None:
 
 
 def test_names_are_quoted() -> None:
-    assert qualify(WEIRD) == '"we ""ird Schema.x%"'
+    assert qualify(WEIRD) == '"we ""ird Schema.x%:y"'
     assert len(channel("x" * 200).encode()) <= 63
     assert channel("a") != channel("b")
     assert channel("x" * 200) != channel("x" * 201)
@@ -202,3 +203,19 @@ def test_the_longest_key_is_taken(database: Database) -> None:
 def test_the_version_is_a_comment(database: Database) -> None:
     found = database.scalar("SELECT obj_description('leasequeue_job'::regclass, 'pg_class')")
     assert found == f"leasequeue schema version {VERSION}"
+
+
+@pytest.mark.direct_only  # as above
+def test_rows_can_be_deleted_under_a_publication_of_all_tables(database: Database) -> None:
+    """A host that replicates logically publishes our tables too; the server then wants a replica identity of each."""
+    names = [table.name for table in tables("public").metadata.tables.values()]
+    lacking = database.execute(
+        "SELECT relname FROM pg_class AS c WHERE relname = ANY(%(names)s) AND relreplident <> 'f' "
+        "AND NOT EXISTS (SELECT FROM pg_index WHERE indrelid = c.oid AND indisprimary)",
+        {"names": names},
+    )
+    assert lacking == []
+    with psycopg.connect(database.direct_url) as conn:
+        conn.execute("CREATE PUBLICATION everything FOR ALL TABLES")
+        for name in names:
+            conn.execute(f"DELETE FROM {name}".encode())

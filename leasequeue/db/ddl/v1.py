@@ -8,6 +8,8 @@ Settings that need a reason:
 - The index of leased rows is on ``(id)``, not on ``expires_at``: a renewal must not change an indexed column.
 - ``n_distinct``-dependent plans are avoided by the statements themselves (equality on queue and priority, range and
   order on the rest), so stale statistics of an empty table cannot turn a claim into a sort.
+- ``REPLICA IDENTITY FULL`` on the tables without a primary key: under a host's ``CREATE PUBLICATION ... FOR ALL TABLES``
+  the server refuses every DELETE from a table that has no replica identity.
 """
 
 from __future__ import annotations
@@ -99,6 +101,7 @@ UPGRADE: tuple[str, ...] = (
     failed_at timestamptz NOT NULL DEFAULT now(),
     retry_at timestamptz
 )""",
+    "ALTER TABLE {s}.leasequeue_failure REPLICA IDENTITY FULL",
     "CREATE INDEX leasequeue_failure_job ON {s}.leasequeue_failure (job_id)",
     "CREATE INDEX leasequeue_failure_age ON {s}.leasequeue_failure (failed_at)",
     f"""CREATE TABLE {{s}}.leasequeue_lease (
@@ -194,6 +197,7 @@ UPGRADE: tuple[str, ...] = (
     queue text NOT NULL,
     priority smallint NOT NULL
 )""",
+    "ALTER TABLE {s}.leasequeue_lane REPLICA IDENTITY FULL",
     "CREATE INDEX leasequeue_lane_queue ON {s}.leasequeue_lane (queue, priority)",
     """CREATE TABLE {s}.leasequeue_stat (
     worker uuid NOT NULL,
