@@ -69,6 +69,16 @@ def not_allowed(schema: str, user: str | None, said: str) -> str:
     )
 
 
+def not_marked(schema: str) -> str:
+    """What is said where relations with our names stand, and no comment says their version."""
+    return (
+        f"schema {schema!r} holds relations with names of leasequeue, but the comment on leasequeue_job that says their "
+        f"version is missing (a restore without comments?): if they are the tables of version {version.VERSION}, run\n"
+        f"    COMMENT ON TABLE {qualify(schema)}.leasequeue_job IS '{version.comment(version.VERSION)}'\n"
+        f"and then this again; else drop or rename them"
+    )
+
+
 def schema_exists(conn: Connection, schema: str) -> bool:
     return bool(conn.execute(text(_SCHEMA_EXISTS), {"schema": schema}).scalar_one())
 

@@ -50,7 +50,8 @@ def migrate(settings: Settings, schema: str, say: Callable[[str], None], *, wait
         wait_seconds: the longest wait for a lock; a run that does not get it changes nothing.
 
     Raises:
-        ConfigurationError: there is no such schema, or this user may not create tables in it; the message says what to run.
+        ConfigurationError: there is no such schema, this user may not create tables in it, or it holds relations with
+            our names and no version; the message says what to run.
         SchemaMismatch: the tables are of a later version than this code can use.
         DatabaseUnavailable: not reached, read-only, or another run (or an open transaction) kept the lock for too long.
     """
@@ -65,6 +66,7 @@ def migrate(settings: Settings, schema: str, say: Callable[[str], None], *, wait
     engine = create_engine(
         "postgresql+psycopg://", creator=connect, poolclass=NullPool, isolation_level="READ COMMITTED"
     )
+    lost = ""
     try:
         for _ in range(_RACES):
             try:
@@ -73,10 +75,12 @@ def migrate(settings: Settings, schema: str, say: Callable[[str], None], *, wait
             except DBAPIError as error:
                 if not isinstance(error.orig, _LOST_RACE):
                     raise
+                lost = settings.hide(str(error.orig)).strip()
             else:
                 say(f"{where}: {done}")
                 return
-        raise DatabaseUnavailable(f"{where}: lost {_RACES} races against other runs; try again")
+        # A race is lost once or twice; what fails every time has stood there before.
+        raise ConfigurationError(f"{where}: {lost}: {migration.not_marked(schema)}")
     except DBAPIError as error:
         raise _explained(error, settings, schema, where, wait_seconds) from error
     finally:

@@ -114,6 +114,20 @@ def test_tables_of_a_later_age(direct_url: str) -> None:
             _run(direct_url)
 
 
+def test_tables_whose_comment_is_lost(direct_url: str) -> None:
+    """As after `pg_restore --no-comments`: what is said to be run mends it."""
+    _run(direct_url)
+    with psycopg.connect(direct_url, autocommit=True) as conn:
+        conn.execute("COMMENT ON TABLE leasequeue_job IS NULL")
+        before = catalog(direct_url, "public")
+        with pytest.raises(ConfigurationError, match="restore without comments") as caught:
+            _run(direct_url)
+        assert catalog(direct_url, "public") == before
+        (cure,) = (line for line in str(caught.value).splitlines() if "COMMENT ON TABLE" in line)
+        conn.execute(cure.encode())
+    assert _run(direct_url).endswith("nothing to do")
+
+
 def test_several_processes_at_once(direct_url: str) -> None:
     program = (
         "import sys; from leasequeue.db.urls import Settings; from leasequeue.ops.migrate import migrate\n"
