@@ -155,6 +155,8 @@ class Supervisor:
         kind = event["event"]
         if kind == "loaded":
             child.state = "loaded"
+            if child.alone:
+                log.debug("worker process %d stands by to run suspects", child.pid)
             if self._salvage is None:
                 self._begin_salvage(event)
         elif kind == "ready":

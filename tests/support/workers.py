@@ -54,7 +54,7 @@ class Worker:
         """Wait until its processes serve and the spare has its application imported."""
         wanted = self.options.processes
         until(lambda: self.log.count("started: database") >= wanted, seconds, "the worker to start")
-        until(lambda: len(self.children()) >= wanted + 1, seconds, "the spare to start")
+        until(lambda: "stands by to run suspects" in self.log, seconds, "the spare to stand by")
         return self
 
     def children(self) -> list[int]:
