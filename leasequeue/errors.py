@@ -21,6 +21,8 @@ Each message says what happened, what was found and what to do next; what a prog
 
 from __future__ import annotations
 
+import shlex
+
 
 class LeaseQueueError(Exception):
     """The root of all errors of this package."""
@@ -123,7 +125,7 @@ class SchemaMismatch(LeaseQueueError):
             what = f"schema {schema!r} has leasequeue tables of version {found}, this code needs {wanted}"
         if found is None or found < wanted:
             cure = (
-                f"run `leasequeue migrate --schema {schema}`, or put\n"
+                f"run `leasequeue migrate --schema {shlex.quote(schema)}`, or put\n"
                 f"    leasequeue.schema.upgrade(op, since={found or 0}, to={wanted}, schema={schema!r})\n"
                 f"into the upgrade() of a new revision of your own Alembic history and apply it"
             )

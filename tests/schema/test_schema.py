@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import psycopg
 import pytest
 from psycopg import errors
@@ -13,7 +15,7 @@ from leasequeue import schema
 from leasequeue.db.names import channel, qualify
 from leasequeue.db.tables import tables
 from leasequeue.db.urls import Settings
-from leasequeue.db.version import VERSION
+from leasequeue.db.version import VERSION, check
 from leasequeue.errors import ConfigurationError, SchemaMismatch
 from tests.support.databases import Database
 
@@ -115,6 +117,12 @@ def test_install_refuses_tables_of_a_later_age(direct_url: str) -> None:
         conn.execute("COMMENT ON TABLE leasequeue_job IS 'leasequeue schema version 9'")
         with pytest.raises(SchemaMismatch, match="upgrade the leasequeue package"):
             schema.install(conn)
+
+
+def test_what_a_mismatch_says_can_be_pasted() -> None:
+    with pytest.raises(SchemaMismatch) as caught:
+        check(None, WEIRD)
+    assert shlex.split(str(caught.value).split("`")[1]) == ["leasequeue", "migrate", "--schema", WEIRD]
 
 
 def test_include_name_knows_ours_by_their_exact_names() -> None:
