@@ -15,7 +15,9 @@ from leasequeue import LeaseQueue, current_job
 
 lq = LeaseQueue()
 
-CREATE = "CREATE TABLE IF NOT EXISTS effect (job bigint, attempt int, pid int, at timestamptz DEFAULT clock_timestamp())"
+CREATE = (
+    "CREATE TABLE IF NOT EXISTS effect (job bigint, attempt int, pid int, at timestamptz DEFAULT clock_timestamp())"
+)
 
 
 @lq.task(name="noop")
@@ -48,7 +50,7 @@ async def anap(seconds: float) -> None:
 @lq.task(name="block_loop")
 async def block_loop(seconds: float) -> None:
     """What no coroutine should do."""
-    time.sleep(seconds)  # noqa: ASYNC251  # the fault that is tested
+    time.sleep(seconds)  # the fault that is tested
 
 
 @lq.task(name="hold_gil")

@@ -73,7 +73,9 @@ def test_a_killed_tree_costs_one_ttl(database: Database, worker: Start) -> None:
     print(f"all running again after {took:.3f} s with a ttl of 2 s")
     assert survivor.stop() == 0
     # They saw that they should stop, and went back without an attempt spent.
-    assert database.execute("SELECT id, state::text, attempt FROM leasequeue_job ORDER BY id") == [(i, "r", 1) for i in ids]
+    assert database.execute("SELECT id, state::text, attempt FROM leasequeue_job ORDER BY id") == [
+        (i, "r", 1) for i in ids
+    ]
     assert took < 2.0 + 1.0
 
 
@@ -147,7 +149,8 @@ def test_a_claim_in_flight_is_released_within_a_second_of_its_process(database: 
     pid = until(lambda: started.serving(database), 5)[0]
     database.execute(
         "CREATE FUNCTION slow_term() RETURNS trigger LANGUAGE plpgsql AS "
-        "$$ BEGIN IF NEW.state = 'l' AND OLD.state = 'r' AND NEW.attempt = 1 THEN PERFORM pg_sleep(1); END IF; RETURN NEW; END $$"
+        "$$ BEGIN IF NEW.state = 'l' AND OLD.state = 'r' AND NEW.attempt = 1 THEN PERFORM pg_sleep(1); END IF; "
+        "RETURN NEW; END $$"
     )
     database.execute("CREATE TRIGGER slow BEFORE UPDATE ON leasequeue_job FOR EACH ROW EXECUTE FUNCTION slow_term()")
     enqueue(database, "noop")
