@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from leasequeue.errors import (
+    ActionRefused,
     ConfigurationError,
     DatabaseUnavailable,
     DoesNotBind,
@@ -17,6 +18,7 @@ from leasequeue.errors import (
     DuplicateTask,
     InvalidArguments,
     JobFailed,
+    JobNotFound,
     LeaseLost,
     LeaseQueueError,
     LeaseRefused,
@@ -44,6 +46,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "ActionRefused",
     "AsyncTask",
     "Call",
     "ConfigurationError",
@@ -55,6 +58,7 @@ __all__ = [
     "Job",
     "JobContext",
     "JobFailed",
+    "JobNotFound",
     "LeaseLost",
     "LeaseQueue",
     "LeaseQueueError",

@@ -12,6 +12,8 @@
     ├── DatabaseUnavailable        the database cannot be reached, or did not answer in time
     │   └── OutcomeUnknown         a statement was sent and its answer never came: it may have committed
     ├── DuplicateJob               a live job already holds the unique key
+    ├── ActionRefused              what an operator asked for a job changed nothing; the row says why
+    │   └── JobNotFound            there is no job with that id, or no more
     ├── LeaseRefused               somebody else holds the lease
     ├── LeaseLost                  this process no longer holds the row in its term
     └── JobFailed                  the job whose result was asked for has failed
@@ -160,6 +162,37 @@ class DuplicateJob(LeaseQueueError):
         super().__init__(f"job {job_id} already holds the unique key {key!r}; wait for it or cancel it")
         self.key = key
         self.job_id = job_id
+
+
+class ActionRefused(LeaseQueueError):
+    """What an operator asked for a job has changed nothing.
+
+    Args:
+        job_id: the job.
+        action: ``retry`` or ``cancel``.
+        state: what state or outcome the row says now, or None where there is no row.
+        reason: a clause that says why not.
+    """
+
+    def __init__(self, job_id: int, action: str, state: str | None, reason: str) -> None:
+        super().__init__(f"cannot {action} job {job_id}: {reason}")
+        self.job_id = job_id
+        self.action = action
+        self.state = state
+        self.reason = reason
+
+
+class JobNotFound(ActionRefused):
+    """There is no job with that id: it never was, its transaction has not committed, or its history is gone."""
+
+    def __init__(self, job_id: int) -> None:
+        super().__init__(
+            job_id,
+            "find",
+            None,
+            "no live job and no finished one has that id; its history may have passed its retention, "
+            "or its queue keeps none (keep=0)",
+        )
 
 
 class LeaseRefused(LeaseQueueError):

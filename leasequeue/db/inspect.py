@@ -1,0 +1,210 @@
+"""What the command line and the dashboard read. Bounded reads only: no statement here counts or sorts a big table.
+
+Every scan follows an index in its order and stops at a LIMIT that the caller gives, so that five million rows cost what
+the limit costs. Where a filter has no index (a task's name), the scan looks through a *window* of so many rows, and the
+answer says how many were looked at. Which queues and priorities exist is found by stepping from one index entry to the
+next different one, not by DISTINCT.
+
+Nothing is locked. Times come as seconds since 1970 (float8) and JSON as text: any SQL may have written the rows, and one
+value that the driver cannot load (``infinity``, an integer of 5,000 digits) would hide all the others.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from leasequeue.db.names import qualify
+
+PREVIEW_CHARS = 200
+
+# The priorities of q.name that have ready or scheduled rows, best first.
+_LANES = """
+        WITH RECURSIVE lane AS (
+            (SELECT priority FROM {s}.leasequeue_job WHERE state = 'r' AND queue = q.name
+             ORDER BY priority DESC LIMIT 1)
+            UNION ALL
+            SELECT (SELECT priority FROM {s}.leasequeue_job
+                    WHERE state = 'r' AND queue = q.name AND priority < lane.priority
+                    ORDER BY priority DESC LIMIT 1)
+            FROM lane WHERE lane.priority IS NOT NULL
+        )"""
+
+# One priority of a queue, in the order in which it is claimed (ready) or will become due (scheduled).
+_IN_LANE = """{{s}}.leasequeue_job
+                WHERE state = 'r' AND queue = q.name AND priority = lane.priority AND available_at {due} now()
+                ORDER BY available_at, id"""
+_READY = _IN_LANE.format(due="<=")
+_SCHEDULED = _IN_LANE.format(due=">")
+
+_QUEUES = """WITH RECURSIVE found AS (
+    (SELECT queue FROM {s}.leasequeue_job WHERE state = 'r' ORDER BY queue LIMIT 1)
+    UNION ALL
+    SELECT (SELECT queue FROM {s}.leasequeue_job WHERE state = 'r' AND queue > found.queue ORDER BY queue LIMIT 1)
+    FROM found WHERE found.queue IS NOT NULL
+)
+SELECT queue FROM found WHERE queue IS NOT NULL LIMIT %(limit)s"""
+
+_PAUSED = """SELECT name, extract(epoch FROM paused_at)::float8, extract(epoch FROM resume_at)::float8
+FROM {s}.leasequeue_queue
+WHERE paused_at IS NOT NULL AND (resume_at IS NULL OR resume_at > now()) ORDER BY name LIMIT %(limit)s"""
+
+
+def _count_lanes(rows: str) -> str:
+    return f"""(
+            SELECT count(*) FROM (
+                SELECT FROM lane CROSS JOIN LATERAL (
+                SELECT FROM {rows} LIMIT %(cap)s + 1
+                ) AS one WHERE lane.priority IS NOT NULL LIMIT %(cap)s + 1
+            ) AS counted)"""
+
+
+_QUEUE_COUNTS = f"""SELECT q.name, counts.ready, extract(epoch FROM now() - counts.oldest)::float8, counts.scheduled
+FROM unnest(%(queues)s::text[]) AS q (name)
+CROSS JOIN LATERAL ({_LANES}
+    SELECT {_count_lanes(_READY)} AS ready, {_count_lanes(_SCHEDULED)} AS scheduled, (
+            SELECT min(first.available_at) FROM lane CROSS JOIN LATERAL (
+                SELECT available_at FROM {_READY} LIMIT 1
+            ) AS first) AS oldest
+) AS counts"""
+
+_HELD = """SELECT 'l', queue, count(*), count(*) FILTER (WHERE expires_at < now())
+FROM (SELECT queue, expires_at FROM {s}.leasequeue_job WHERE state = 'l' ORDER BY id LIMIT %(cap)s + 1) AS leased
+GROUP BY queue
+UNION ALL
+SELECT 'q', queue, count(*), 0
+FROM (SELECT queue FROM {s}.leasequeue_job WHERE state = 'q' ORDER BY id LIMIT %(cap)s + 1) AS suspect
+GROUP BY queue"""
+
+_WORKERS = """SELECT id::text, host, pid, version, release, queues::text, tasks::text, counters::text,
+    extract(epoch FROM started_at)::float8, extract(epoch FROM renewed_at)::float8,
+    extract(epoch FROM expires_at)::float8, expires_at > now(), extract(epoch FROM now())::float8
+FROM {s}.leasequeue_worker ORDER BY expires_at > now() DESC, host, pid LIMIT %(limit)s"""
+
+_NOW = "SELECT extract(epoch FROM now())::float8"
+
+_RECENT = """SELECT task, job_id, failed_at, error_type, left(message, 200) AS message FROM {s}.leasequeue_failure
+    WHERE failed_at > now() - %(seconds)s::float8 * interval '1 second' ORDER BY failed_at DESC LIMIT %(cap)s + 1"""
+
+# A refused completion is noted as a failure of that type; it is no failure of the task.
+_FAILURES = f"""SELECT task, error_type = 'LeaseLost', count(*), count(DISTINCT job_id),
+    extract(epoch FROM max(failed_at))::float8,
+    (array_agg(error_type ORDER BY failed_at DESC))[1], (array_agg(message ORDER BY failed_at DESC))[1]
+FROM ({_RECENT}) AS recent GROUP BY 1, 2 ORDER BY 3 DESC, 1 LIMIT 200"""
+
+# The worker that holds a row: all holders of a process share their first twelve bytes with its id.
+_HOLDING = "LEFT JOIN {s}.leasequeue_worker AS worker ON worker.id = (left(job.holder::text, 28) || '00000000')::uuid"
+
+_STATE = """CASE job.state WHEN 'r' THEN CASE WHEN job.available_at <= now() THEN 'ready' ELSE 'scheduled' END
+        WHEN 'l' THEN 'leased' WHEN 'q' THEN 'suspect' ELSE 'waiting' END"""
+
+# The columns of a list, the same for live and finished jobs.
+_LIVE_ROW = f"""job.id, {_STATE}, job.queue, job.task, left(job.args::text, {PREVIEW_CHARS + 1}), job.priority,
+    job.attempt, job.max_attempts, job.abandoned, extract(epoch FROM job.created_at)::float8,
+    extract(epoch FROM job.available_at)::float8, extract(epoch FROM job.claimed_at)::float8,
+    extract(epoch FROM job.expires_at)::float8, NULL::float8, worker.host || ':' || worker.pid, NULL::text"""
+_FINISHED_ROW = f"""job.id, job.outcome, job.queue, job.task, left(job.args::text, {PREVIEW_CHARS + 1}), NULL::smallint,
+    job.attempt, NULL::int, job.abandoned, extract(epoch FROM job.enqueued_at)::float8, NULL::float8,
+    extract(epoch FROM job.started_at)::float8, NULL::float8, extract(epoch FROM job.finished_at)::float8, NULL::text,
+    left(job.error, {PREVIEW_CHARS + 1})"""
+
+_WANTED = "(%(queue)s::text IS NULL OR queue = %(queue)s) AND (%(task)s::text IS NULL OR task = %(task)s)"
+
+
+def _list(looked_at: str, order: str, *, live: bool = True, more: str = "true") -> str:
+    """Look at a window of rows, keep those wanted, return whole rows for only so many.
+
+    The first column says how many rows were looked at. There is always a row; its id is NULL where nothing was found.
+    """
+    table, row, joined = ("leasequeue_job", _LIVE_ROW, _HOLDING) if live else ("leasequeue_finished", _FINISHED_ROW, "")
+    return f"""WITH seen AS MATERIALIZED ({looked_at}
+), wanted AS MATERIALIZED (
+    SELECT id FROM seen AS job WHERE {more} AND {_WANTED} ORDER BY {order} LIMIT %(limit)s
+)
+SELECT seen.count, {row}
+FROM (SELECT count(*) FROM seen) AS seen
+LEFT JOIN {{s}}.{table} AS job ON job.id = ANY(ARRAY(SELECT id FROM wanted))
+{joined}
+ORDER BY {order}"""
+
+
+def _list_lanes(rows: str, order: str) -> str:
+    return _list(
+        f"""
+    SELECT job.* FROM unnest(%(queues)s::text[]) AS q (name)
+    CROSS JOIN LATERAL ({_LANES}
+        SELECT one.* FROM lane CROSS JOIN LATERAL (
+                SELECT id, queue, task, priority, available_at FROM {rows} LIMIT %(window)s
+        ) AS one WHERE lane.priority IS NOT NULL
+    ) AS job""",
+        order,
+    )
+
+
+def _newest(where: str) -> str:
+    return f"""
+    SELECT id, queue, task, state FROM {{s}}.leasequeue_job WHERE {where} ORDER BY id DESC LIMIT %(window)s"""
+
+
+def _history(where: str) -> str:
+    return f"""
+    SELECT id, queue, task, outcome, finished_at FROM {{s}}.leasequeue_finished
+    WHERE {where} ORDER BY finished_at DESC LIMIT %(window)s"""
+
+
+_LATEST = "job.finished_at DESC, job.id DESC"
+
+_LIST_LIVE = _list(_newest("true"), "job.id DESC")
+_LIST_READY = _list_lanes(_READY, "job.priority DESC, job.available_at, job.id")
+_LIST_SCHEDULED = _list_lanes(_SCHEDULED, "job.available_at, job.id")
+_LIST_LEASED = _list(_newest("state = 'l'"), "job.id DESC")
+_LIST_SUSPECT = _list(_newest("state = 'q'"), "job.id DESC")
+# These states have no index of their own.
+_LIST_WAITING = _list(_newest("true"), "job.id DESC", more="state IN ('g', 'b')")
+_LIST_SUCCEEDED = _list(_history("true"), _LATEST, live=False, more="outcome = 'succeeded'")
+# Said twice: the second is what the planner needs to see that the partial index has the rows.
+_LIST_UNHAPPY = _list(_history("outcome = %(outcome)s AND outcome <> 'succeeded'"), _LATEST, live=False)
+
+_JOB = f"""SELECT {_LIVE_ROW}, job.args::text, job.meta::text, job.unique_key, job.limit_key, job.holder::text, job.term,
+    extract(epoch FROM job.cancel_requested_at)::float8, NULL::text, extract(epoch FROM now())::float8
+FROM {{s}}.leasequeue_job AS job {_HOLDING} WHERE job.id = %(id)s"""
+
+_FINISHED_JOB = f"""SELECT {_FINISHED_ROW}, job.args::text, job.meta::text, NULL::text, NULL::text, NULL::text, NULL::bigint,
+    NULL::float8, job.result::text, extract(epoch FROM now())::float8, job.error
+FROM {{s}}.leasequeue_finished AS job WHERE job.id = %(id)s"""
+
+# Taken first, ordered then: with ORDER BY and LIMIT on the table itself the planner may walk all failures by age.
+_JOB_FAILURES = """WITH found AS MATERIALIZED (
+    SELECT attempt, error_type, message, traceback, worker, started_at, failed_at, retry_at
+    FROM {s}.leasequeue_failure WHERE job_id = %(id)s LIMIT 1000
+)
+SELECT attempt, error_type, message, traceback, worker, extract(epoch FROM started_at)::float8,
+    extract(epoch FROM failed_at)::float8, extract(epoch FROM retry_at)::float8
+FROM found ORDER BY failed_at DESC, attempt DESC LIMIT %(limit)s"""
+
+_TEMPLATES = {
+    "now": _NOW,
+    "workers": _WORKERS,
+    "queues": _QUEUES,
+    "paused": _PAUSED,
+    "queue_counts": _QUEUE_COUNTS,
+    "held": _HELD,
+    "failures": _FAILURES,
+    "list_live": _LIST_LIVE,
+    "list_ready": _LIST_READY,
+    "list_scheduled": _LIST_SCHEDULED,
+    "list_leased": _LIST_LEASED,
+    "list_suspect": _LIST_SUSPECT,
+    "list_waiting": _LIST_WAITING,
+    "list_succeeded": _LIST_SUCCEEDED,
+    "list_unhappy": _LIST_UNHAPPY,
+    "job": _JOB,
+    "finished_job": _FINISHED_JOB,
+    "job_failures": _JOB_FAILURES,
+}
+
+
+@cache
+def statements(schema: str) -> dict[str, str]:
+    """Name and text of each statement, with the quoted schema name filled in; not to be changed. Cached per schema."""
+    quoted = qualify(schema).replace("%", "%%")
+    return {name: text.format(s=quoted) for name, text in _TEMPLATES.items()}

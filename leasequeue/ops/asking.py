@@ -1,0 +1,85 @@
+"""How questions and actions reach the database: statements by name, and errors that say what to do."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from leasequeue.db import admin, inspect
+from leasequeue.db.version import LINK_PROBE, VERSION, check, parse
+from leasequeue.errors import ConfigurationError, SchemaMismatch
+
+if TYPE_CHECKING:
+    from leasequeue.db.connect import Link
+
+_LAST = dt.datetime.max.replace(tzinfo=dt.UTC)
+_FIRST = dt.datetime.min.replace(tzinfo=dt.UTC)
+
+
+class Desk:
+    """A connected Link, the schema, and the version of its tables. Used by one thread at a time.
+
+    Making one reads the version.
+
+    Raises:
+        SchemaMismatch: the tables are missing or of another version; it says what to run.
+        DatabaseUnavailable: see ``Link.run``.
+    """
+
+    def __init__(self, link: Link, schema: str) -> None:
+        self.link = link
+        self.schema = schema
+        found = parse(link.run(LINK_PROBE, {"schema": schema})[0][0])
+        check(found, schema)
+        self.version: int = found or VERSION
+        self._statements = inspect.statements(schema) | admin.statements(schema)
+
+    def ask(
+        self, name: str, params: Mapping[str, object] | None = None, *, bound_seconds: float | None = None
+    ) -> list[tuple[Any, ...]]:
+        """Run a statement of ``db.inspect`` or ``db.admin`` by its name.
+
+        Raises:
+            SchemaMismatch: the tables went away.
+            ConfigurationError: this user may not do it.
+            DatabaseUnavailable, OutcomeUnknown: see ``Link.run``.
+        """
+        try:
+            # Always with parameters, if empty: the texts are written for it (a literal % is doubled).
+            return self.link.run(self._statements[name], params or {}, bound_seconds=bound_seconds)
+        except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as error:
+            raise SchemaMismatch(self.schema, None, VERSION) from error
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise ConfigurationError(
+                f"the database refuses it to this user ({_first_line(error)}): GRANT what is missing on the tables "
+                f"leasequeue_* of schema {self.schema!r} (and USAGE on the schema), or use another user"
+            ) from error
+
+
+def moment(seconds: float | None) -> dt.datetime | None:
+    """A time from seconds since 1970; what no ``datetime`` can hold becomes the last or the first that can be."""
+    if seconds is None or math.isnan(seconds):
+        return None
+    try:
+        return dt.datetime.fromtimestamp(seconds, dt.UTC)
+    except (OverflowError, ValueError, OSError):
+        return _LAST if seconds > 0 else _FIRST
+
+
+def from_json(text: str | None) -> Any:
+    """The value of a JSON text, or the text itself where Python refuses to read it (too deep, 5,000 digits)."""
+    if text is None:
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
