@@ -27,8 +27,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from leasequeue import embedded
-from leasequeue.db import demo as sql
 from leasequeue.db.connect import Link
+from leasequeue.db.demo import DROP_DATABASE, demo_statements
 from leasequeue.db.urls import Settings
 from leasequeue.errors import LeaseQueueError
 from leasequeue.ops.migrate import migrate
@@ -130,6 +130,7 @@ class Run:
 
     def __init__(self, url: str, lines: list[str], say: Callable[[str], None], show: Callable[[int], None]) -> None:
         self._link = Link(Settings.parse(url), application_name="leasequeue demo", bound_seconds=30.0)
+        self._sql = demo_statements("public")
         self._lines = lines
         self._say = say
         self._show = show
@@ -153,7 +154,7 @@ class Run:
     def play(self) -> Report:
         """Enqueue, start, kill, stop, restart, and read back."""
         total = len(self._lines)
-        self._link.run(sql.CREATE_EFFECTS)
+        self._link.run(self._sql.create_effects)
         self._enqueue()
         self._say(f"{total:,} jobs enqueued in one transaction; starting the services blue and green")
         self._blue.start()
@@ -182,8 +183,8 @@ class Run:
     def _until(self, reached: Callable[[int], bool]) -> None:
         last, since = -1, time.monotonic()
         while True:
-            done = int(self._link.run(sql.PROGRESS)[0][0])
-            self.report.advisory_locks += int(self._link.run(sql.ADVISORY_LOCKS)[0][0])
+            done, locks = self._link.run(self._sql.progress)[0]
+            self.report.advisory_locks += locks
             self._show(done)
             if reached(done):
                 return
@@ -200,21 +201,21 @@ class Run:
     def _kill_blue(self) -> None:
         self._blue.kill()
         killed = time.monotonic()
-        term = self._link.run(sql.NEWEST_TERM)[0][0]
-        held = [row[0] for row in self._link.run(sql.HELD_BY, {"service": "blue"})]
+        term = self._link.run(self._sql.newest_term)[0][0]
+        held = [row[0] for row in self._link.run(self._sql.held_by, {"service": "blue"})]
         self._say(f"blue is killed with SIGKILL, while it holds {len(held)} jobs (leases of {TTL_SECONDS:g} s)")
-        while held and self._link.run(sql.TAKEN_OVER, {"ids": held, "term": term})[0][0] < len(held):
+        while held and self._link.run(self._sql.taken_over, {"ids": held, "term": term})[0][0] < len(held):
             if time.monotonic() - killed > STALLED_SECONDS:
                 break
-            self._show(int(self._link.run(sql.PROGRESS)[0][0]))
+            self._show(self._link.run(self._sql.progress)[0][0])
             time.sleep(0.05)
         self.report.recovered_seconds = round(time.monotonic() - killed, 2)
         self._say(f"green has taken over blue's jobs after {self.report.recovered_seconds:.1f} s")
 
     def _read_back(self) -> None:
         report = self.report
-        row = self._link.run(sql.READ_BACK)[0]
-        report.effects, distinct, report.finished, report.not_finished, seconds, report.run_again, _ = row
+        row = self._link.run(self._sql.read_back)[0]
+        report.effects, distinct, report.finished, report.not_finished, seconds, report.run_again = row
         report.lost = report.lines - distinct
         report.doubled = report.effects - distinct
         report.seconds = round(seconds, 1)
@@ -255,7 +256,7 @@ def demo(path: Path, jobs: int, folder: Path | None, as_json: bool) -> int:
             report = _play(url, wanted, console)
         finally:
             admin.connect()
-            admin.run(sql.DROP_DATABASE.format(name=name))
+            admin.run(DROP_DATABASE.format(name=name))
             admin.close()
     if as_json:
         click.echo(json.dumps(asdict(report) | {"ok": not report.wrong, "wrong": report.wrong}, indent=2))

@@ -10,7 +10,7 @@ import re
 from sqlalchemy import text
 
 from leasequeue.context import current_job
-from leasequeue.db.demo import INSERT_EFFECT
+from leasequeue.db.demo import demo_statements
 from leasequeue.queue import LeaseQueue
 
 lq = LeaseQueue()
@@ -30,5 +30,5 @@ def read_line(line: int, content: str) -> None:
         "logged_at": dt.datetime.fromisoformat(found.group()).replace(tzinfo=dt.UTC) if found else None,
     }
     with lq.begin() as conn:
-        conn.execute(text(INSERT_EFFECT), effect)
+        conn.execute(text(demo_statements(lq.schema).insert_effect), effect)
         current_job().complete(conn)

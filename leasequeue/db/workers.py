@@ -57,8 +57,8 @@ BACKEND_PID = "SELECT pg_backend_pid()"
 
 
 def listen(channel: str) -> str:
-    """LISTEN for a hint; only the claimer's connection does, and nothing depends on what comes of it."""
-    return 'LISTEN "' + channel.replace('"', '""').replace("%", "%%") + '"'
+    """LISTEN for a hint, to be run without parameters; only the claimer's connection does, and nothing depends on what comes of it."""
+    return 'LISTEN "' + channel.replace('"', '""') + '"'
 
 
 class WorkerStatements(NamedTuple):
