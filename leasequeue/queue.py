@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import inspect
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, overload
 
 from sqlalchemy import Connection, Engine
 
@@ -26,6 +27,17 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 M = TypeVar("M", bound=Callable[..., Any])
+
+
+class Lent(NamedTuple):
+    """A test's own connection, given out by :meth:`LeaseQueue.begin` while ``leasequeue.testing`` drains."""
+
+    lq: LeaseQueue
+    sync: Callable[[], Connection] | None
+    asynchronous: Callable[[], Awaitable[AsyncConnection]] | None
+
+
+_lent: ContextVar[Lent | None] = ContextVar("leasequeue_lent", default=None)
 
 
 class Decorator(Protocol):
@@ -124,6 +136,14 @@ class LeaseQueue(Opens):
         """A connection of :attr:`engine` in a READ COMMITTED transaction: committed at the end, rolled back
         on an exception.
         """
+        lent = _lent.get()
+        if lent is not None and lent.lq is self:
+            if lent.sync is None:
+                raise ConfigurationError("an async task under adrain() must use lq.abegin(), not lq.begin()")
+            conn = lent.sync()
+            with conn.begin_nested():
+                yield conn
+            return
         with self.engine.connect() as conn:
             # Per transaction and explicitly: whatever default the database or the engine has.
             conn = conn.execution_options(isolation_level="READ COMMITTED")
@@ -133,6 +153,14 @@ class LeaseQueue(Opens):
     @asynccontextmanager
     async def abegin(self) -> AsyncIterator[AsyncConnection]:
         """The async twin of :meth:`begin`."""
+        lent = _lent.get()
+        if lent is not None and lent.lq is self:
+            if lent.asynchronous is None:
+                raise ConfigurationError("a plain task in a draining test must use lq.begin(), not lq.abegin()")
+            conn = await lent.asynchronous()
+            async with conn.begin_nested():
+                yield conn
+            return
         async with self.async_engine.connect() as conn:
             conn = await conn.execution_options(isolation_level="READ COMMITTED")
             async with conn.begin():
