@@ -1,0 +1,87 @@
+"""Drain a backlog of jobs that do nothing, history kept, against a bare psycopg loop of the same two statements.
+
+    python -m benchmarks.drain [--jobs 100000] [--rounds 3] [--task noop|anoop]
+
+The rounds are interleaved; the figure is the ratio of the medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+import uuid
+from typing import Any
+
+from benchmarks import ground
+from leasequeue.db.jobs import job_statements
+
+
+def fill(conn: ground.Connection, task: str, jobs: int) -> None:
+    conn.execute("TRUNCATE leasequeue_job, leasequeue_finished")
+    conn.execute(
+        "INSERT INTO leasequeue_job (task, args) SELECT %s, jsonb_build_object('i', i) FROM generate_series(1, %s) AS i",
+        (task, jobs),
+    )
+    conn.execute("VACUUM ANALYZE leasequeue_job")
+    conn.execute("CHECKPOINT")
+
+
+def drained(url: str, jobs: int) -> float:
+    """Jobs per second of one worker process: from the first finished job seen to the last."""
+    with ground.connect(url) as conn, ground.worker(url, "--queues", "default=10"):
+        first = begun = 0.0
+        while True:
+            ((count,),) = conn.execute("SELECT count(*) FROM leasequeue_finished").fetchall()
+            done = float(str(count))
+            if done and not begun:
+                first, begun = done, time.perf_counter()
+            if done >= jobs:
+                return (jobs - first) / (time.perf_counter() - begun)
+            time.sleep(0.05)
+
+
+def bare(url: str, jobs: int, batch: int = 500) -> float:
+    """Jobs per second of the same claim and complete statements in a loop, without anything else."""
+    sql = job_statements("public")
+    me = uuid.uuid4()
+    claim: dict[str, Any] = {
+        "me": me, "ttl": 30.0, "queue": "default", "priorities": [0], "floor_ids": [0], "k": batch,
+    }  # fmt: skip
+    floor = float("-inf")
+    done = 0
+    with ground.connect(url) as conn:
+        begun = time.perf_counter()
+        while done < jobs:
+            rows = conn.execute(sql.claim, claim | {"floors": [floor]}).fetchall()
+            floor = min(float(str(row[7])) for row in rows)
+            ids, terms = [row[0] for row in rows], [row[1] for row in rows]
+            done += len(conn.execute(sql.complete, {"ids": ids, "terms": terms, "me": me}).fetchall())
+        return jobs / (time.perf_counter() - begun)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--jobs", type=int, default=100_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--task", choices=("noop", "anoop"), default="noop")
+    words = parser.parse_args()
+    ours, loop = [], []
+    with ground.server() as running:
+        for number in range(1, words.rounds + 1):
+            url = ground.database(running)
+            with ground.connect(url) as conn:
+                fill(conn, words.task, words.jobs)
+                loop.append(bare(url, words.jobs))
+                fill(conn, words.task, words.jobs)
+            ours.append(drained(url, words.jobs))
+            print(f"round {number}: worker {ours[-1]:,.0f} jobs/s, bare loop {loop[-1]:,.0f} jobs/s", flush=True)
+    ratio = statistics.median(ours) / statistics.median(loop)
+    print(
+        f"drain of {words.jobs:,} {words.task} jobs, history kept, one process: {statistics.median(ours):,.0f} jobs/s; "
+        f"bare loop: {statistics.median(loop):,.0f} jobs/s; ratio {ratio:.2f}"
+    )
+
+
+if __name__ == "__main__":
+    main()
