@@ -15,7 +15,7 @@ help:
 	@echo "make demo    run the main job on an embedded Postgres: two services, one is killed, nothing is lost"
 	@echo "make test    all tests, on LEASEQUEUE_TEST_URL, Docker or the embedded Postgres (ARGS=... goes to pytest)"
 	@echo "make check   format, lint, types and import contracts"
-	@echo "make clean   remove .venv, caches and the embedded database"
+	@echo "make clean   remove the .venv that make made, caches and the embedded database"
 
 demo: .venv/.ready-run
 	@$(BIN)/leasequeue demo $(ARGS)
@@ -31,21 +31,33 @@ check: .venv/.ready-dev
 	$(BIN)/lint-imports
 
 clean:
-	rm -rf .venv .leasequeue .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
+	[ ! -e .venv/.place ] || rm -rf .venv
+	rm -rf .leasequeue .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A copied or moved checkout brings a .venv that still points to its old place, and an upgrade of the system's Python
-# may leave one without an interpreter: either is made anew. A stamp is written only after the whole installation.
+# may leave one without an interpreter: either is made anew, but only where .venv/.place says that it was made here.
+# One that somebody else made is used as it is, and never removed. A stamp is written after a whole installation.
+WHOLE := $(shell $(BIN)/python -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && \
+	{ [ ! -e .venv/.place ] || [ "$$(cat .venv/.place)" = "$$(pwd -P)" ]; } && echo yes)
+ifneq ($(WHOLE),yes)
+.venv/.ready-run .venv/.ready-dev: anew
+.PHONY: anew
+anew:
+endif
+
 .venv/.ready-run .venv/.ready-dev: pyproject.toml
 	@set -e; extra=embedded; if [ '$@' = .venv/.ready-dev ] || [ -e .venv/.ready-dev ]; then extra=dev; fi; \
-	here="$$(pwd -P)/.venv"; \
-	if ! $(BIN)/python -c 'import os, pip, sys; sys.exit(os.path.realpath(sys.prefix) != sys.argv[1])' "$$here" 2>/dev/null; then \
+	if [ '$(WHOLE)' != yes ]; then \
+		if [ -e .venv ] && [ ! -e .venv/.place ]; then \
+			echo "there is a .venv that was not made here and has no working Python 3.11 or newer: remove it" >&2; exit 1; \
+		fi; \
 		if [ -z '$(PYTHON)' ]; then \
 			echo "leasequeue needs Python 3.11 or newer; none was found: install it, or say make PYTHON=/path/to/python3" >&2; exit 1; \
 		fi; \
-		'$(PYTHON)' -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		[ "$$('$(PYTHON)' -c 'import sys; print(sys.version_info >= (3, 11))' 2>/dev/null)" = True ] || { \
 			echo "'$(PYTHON)' is not a Python 3.11 or newer" >&2; exit 1; }; \
-		echo "making .venv with $$('$(PYTHON)' --version)"; rm -rf .venv; \
+		echo "making .venv with $$('$(PYTHON)' --version)"; rm -rf .venv; mkdir .venv; pwd -P >.venv/.place; \
 		'$(PYTHON)' -m venv .venv >/dev/null 2>&1 || { \
 			rm -rf .venv; v=$$('$(PYTHON)' -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
 			echo "'$(PYTHON)' cannot make a virtual environment; on Debian or Ubuntu: apt-get install python$$v-venv" >&2; exit 1; }; \
