@@ -14,13 +14,15 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from leasequeue.annotations import resolve
 from leasequeue.errors import ConfigurationError, DoesNotBind, InvalidArguments, ResultNotStorable, Undecodable
-from leasequeue.shapes import converter, key_text, resolve
+from leasequeue.shapes import converter, key_text
 from leasequeue.values import DEPTH_MAX, NATIVE, Converter, Mismatch, shown, too_deep
 
 MAX_BYTES = 1024 * 1024
 """The most that one job's arguments, or one result, take as JSON: bytes of UTF-8."""
 
+_FLUSH = "; is it the id of an object that has not been flushed? call session.flush() before enqueueing"
 _Parameter = inspect.Parameter
 
 
@@ -68,14 +70,27 @@ class Signature:
         """Read a function's parameters.
 
         Raises:
-            ConfigurationError: it has ``*args``, ``**kwargs`` or positional-only parameters, or no signature.
+            ConfigurationError: it has ``*args``, ``**kwargs`` or positional-only parameters, or no signature; it is
+                a class, a generator, or a method that nobody would call on an object.
         """
         name = getattr(function, "__qualname__", repr(function))
+        if inspect.isclass(function):
+            raise ConfigurationError(f"{name} is a class: a task is a function, write one that makes the object")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise ConfigurationError(
+                f"task {name} is a generator, whose body nobody would run: return instead of yield"
+            )
         try:
             signature = _signature(function)
         except (TypeError, ValueError) as error:
             raise ConfigurationError(f"task {name} has no signature to read: {error}") from None
-        for parameter in signature.parameters.values():
+        parameters = list(signature.parameters.values())
+        if inspect.isfunction(function) and parameters and parameters[0].name in ("self", "cls") and _in_class(name):
+            raise ConfigurationError(
+                f"task {name} is a method, and no object is stored to call it on: make it a function, or put "
+                f"@staticmethod above @lq.task() and leave out {parameters[0].name}"
+            )
+        for parameter in parameters:
             if parameter.kind in (_Parameter.VAR_POSITIONAL, _Parameter.VAR_KEYWORD):
                 stars = "*" if parameter.kind is _Parameter.VAR_POSITIONAL else "**"
                 raise ConfigurationError(
@@ -109,6 +124,8 @@ class Signature:
             if parameter.default is None and annotation is not Any:
                 annotation = _or_none(annotation)
             found[parameter.name] = converter(annotation)
+            if parameter.annotation is not _Parameter.empty and parameter.name not in self._hints:
+                found[parameter.name] = Converter(_unknown(parameter.annotation), NATIVE.decode)
         return found
 
     @functools.cached_property
@@ -160,7 +177,8 @@ class Signature:
                 if at is not None:
                     raise Mismatch(f"nested deeper than {DEPTH_MAX}")
         except Mismatch as error:
-            raise InvalidArguments(task_name, at, str(error)) from None
+            hint = _FLUSH if error.none else ""
+            raise InvalidArguments(task_name, at, f"{error}{hint}") from None
         except RecursionError:
             raise InvalidArguments(task_name, at, "nested too deep, or in itself") from None
         except ValueError as error:
@@ -176,12 +194,12 @@ class Signature:
         return text
 
     def _refuse_names(self, task_name: str, given: dict[str, Any]) -> None:
-        for name in self._names:
-            if name in self._required and name not in given:
-                raise InvalidArguments(task_name, name, f"is missing; the signature is {self._text}")
-        for name in given:
-            if name not in self._known:
-                raise InvalidArguments(task_name, name, f"is no parameter; the signature is {self._text}")
+        missing = [name for name in self._names if name in self._required and name not in given]
+        unknown = [name for name in given if name not in self._known]
+        faults = [f"{name} is missing" for name in missing] + [f"{name} is no parameter" for name in unknown]
+        first = (missing + unknown)[0]
+        reason = "; ".join(faults).removeprefix(f"{first} ")
+        raise InvalidArguments(task_name, first, f"{reason}; the signature is {self._text}")
 
     def decode(self, text: str) -> dict[str, Any]:
         """Turn a row's arguments into those of a call.
@@ -207,6 +225,10 @@ class Signature:
         return values
 
 
+def _in_class(qualname: str) -> bool:
+    return qualname.rpartition(".")[0].rpartition(".")[2] not in ("", "<locals>")
+
+
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
     if sys.version_info >= (3, 14):
         # There, names that only type checkers know raise unless they may stay forward references.
@@ -224,6 +246,21 @@ def _globals(function: Any) -> dict[str, Any]:
     if not hasattr(function, "__globals__"):  # an object with a __call__ of its class
         function = vars(type(function)).get("__call__", function)
     return getattr(function, "__globals__", {})
+
+
+def _unknown(annotation: Any) -> Callable[[Any], Any]:
+    """Encodes what counts as not annotated, and says why it does where that is in the way."""
+
+    def encode(value: Any) -> Any:
+        try:
+            return NATIVE.encode(value)
+        except Mismatch as error:
+            raise Mismatch(
+                f"{error} (its annotation {annotation!r:.100} names what is not found at run time, perhaps for an import "
+                f"under TYPE_CHECKING or a class made inside a function, so it counts as not annotated)"
+            ) from None
+
+    return encode
 
 
 def _or_none(annotation: Any) -> Any:

@@ -99,12 +99,18 @@ class DoesNotBind(LeaseQueueError):
     def __init__(self, missing: tuple[str, ...] = (), unknown: tuple[str, ...] = ()) -> None:
         parts = []
         if missing:
-            parts.append(f"nothing is stored for {', '.join(missing)}")
+            parts.append(f"nothing is stored for {_listed(missing)}")
         if unknown:
-            parts.append(f"the function has no {', '.join(unknown)}")
+            parts.append(f"the function has no {_listed(unknown)}")
         super().__init__("; ".join(parts) or "the stored arguments do not fit")
         self.missing = missing
         self.unknown = unknown
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    # Any SQL may have written the names, megabytes of them.
+    short = [name if len(name) <= 80 else f"{name[:80]}..." for name in names[:10]]
+    return ", ".join(short) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
 
 
 class ResultNotStorable(LeaseQueueError):

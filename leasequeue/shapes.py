@@ -14,14 +14,24 @@ import enum
 import functools
 import inspect
 import json
-import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import date
 from typing import Any
 
-from leasequeue.values import NATIVE, SIMPLE, Converter, Mismatch, check_key, check_native, expected, shown
+from leasequeue.annotations import class_hints, filled
+from leasequeue.values import (
+    NATIVE,
+    SIMPLE,
+    Converter,
+    Mismatch,
+    check_key,
+    check_native,
+    expected,
+    pydantic_model,
+    shown,
+)
 
 _SEQUENCES: dict[Any, tuple[tuple[type, ...], Callable[[list[Any]], Any]]] = {
     list: ((list,), list),
@@ -44,25 +54,6 @@ def converter(annotation: Any) -> Converter:
         return _cached(annotation)
     except TypeError:  # an annotation that cannot be hashed
         return _build(annotation)
-
-
-def resolve(annotations: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """Annotations with the names in their texts looked up.
-
-    One that cannot be resolved (it is imported for type checkers only) is left out, as if it were not there.
-
-    Args:
-        annotations: as they stand in the source: types, or texts.
-        known: what the names mean, such as a module's globals.
-    """
-    found = {}
-    for name, annotation in annotations.items():
-        try:
-            holder = types.SimpleNamespace(__annotations__={name: annotation})
-            found.update(typing.get_type_hints(holder, dict(known), include_extras=True))
-        except Exception:  # noqa: BLE001, S112  # evaluating annotations runs the application's names
-            continue
-    return found
 
 
 def _build(annotation: Any) -> Converter:
@@ -90,21 +81,21 @@ def _build(annotation: Any) -> Converter:
         return _sequence(base, args)
     if base in _MAPPINGS:
         return _mapping(args)
-    return _of_class(base) if isinstance(base, type) else NATIVE
+    return _of_class(base, args) if isinstance(base, type) else NATIVE
 
 
 _cached = functools.lru_cache(maxsize=4096)(_build)
 
 
-def _of_class(kind: type) -> Converter:
+def _of_class(kind: type, args: tuple[Any, ...]) -> Converter:
     if issubclass(kind, enum.Enum):
         return _enum(kind)
     if hasattr(kind, "__required_keys__"):
         return _typed_dict(kind)
     if hasattr(kind, "model_validate_json") and hasattr(kind, "model_dump"):
-        return _pydantic(kind)
+        return pydantic_model(kind)
     if dataclasses.is_dataclass(kind):
-        return _dataclass(kind)
+        return _dataclass(kind, args)
     if isinstance(kind, abc.ABCMeta):  # says what a value can do, not what it is; protocols are of it too
         return NATIVE
     return _refused(kind)
@@ -316,7 +307,7 @@ def _check_names(name: str, found: dict[Any, Any], hints: dict[str, Any], requir
     if lacking or unknown:
         raise Mismatch(
             f"does not fit {name}: missing {', '.join(lacking) or 'nothing'}, "
-            f"unknown {', '.join(map(shown, unknown)) or 'nothing'}"
+            f"unknown {', '.join(map(shown, unknown[:5])) or 'nothing'}{' ...' if len(unknown) > 5 else ''}"
         )
 
 
@@ -344,23 +335,11 @@ def _fields(
     return Converter(encode, decode)
 
 
-def _class_hints(kind: type) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for base in reversed(kind.__mro__):
-        # The class itself too: one made inside a function is in no module's globals.
-        known = {**vars(sys.modules.get(base.__module__, types)), base.__name__: base}
-        try:
-            found.update(resolve(inspect.get_annotations(base), known))
-        except Exception:  # noqa: BLE001, S112  # as in resolve()
-            continue
-    return found
-
-
 def _typed_dict(kind: Any) -> Converter:
     try:
         hints = typing.get_type_hints(kind, include_extras=True)
     except Exception:  # noqa: BLE001  # as in resolve()
-        hints = {**dict.fromkeys(kind.__annotations__, Any), **_class_hints(kind)}
+        hints = {**dict.fromkeys(kind.__annotations__, Any), **class_hints(kind)}
     # Of annotations that are texts the class itself does not know which are NotRequired.
     marks = {field: typing.get_origin(hint) for field, hint in hints.items()}
     required = frozenset(field for field in kind.__required_keys__ if marks.get(field) is not typing.NotRequired)
@@ -374,39 +353,31 @@ def _typed_dict(kind: Any) -> Converter:
     return _fields(kind, hints, required, read, dict)
 
 
-def _dataclass(kind: Any) -> Converter:
+def _dataclass(kind: Any, args: tuple[Any, ...]) -> Converter:
     try:
         hints = typing.get_type_hints(kind)
     except Exception:  # noqa: BLE001  # as in resolve()
-        hints = _class_hints(kind)
+        hints = class_hints(kind)
     fields = [field for field in dataclasses.fields(kind) if field.init]
     missing = dataclasses.MISSING
     required = frozenset(one.name for one in fields if one.default is missing and one.default_factory is missing)
-    names = {field.name: hints.get(field.name, Any) for field in fields}
+    given = dict(zip(getattr(kind, "__parameters__", ()), args, strict=False))
+    names = {field.name: filled(hints.get(field.name, Any), given) for field in fields}
 
     def read(value: Any) -> dict[str, Any]:
         if type(value) is not kind:  # a subclass would come back without what it adds
             raise expected(f"a {kind.__qualname__}", value)
         return {name: getattr(value, name) for name in names}
 
-    return _fields(kind, names, required, read, kind)
+    made = _fields(kind, names, required, read, kind)
+    # What __init__ takes and gives must be the fields, or what was stored cannot be made again, or comes back changed.
+    if dataclasses.fields(kind) == tuple(fields) and set(inspect.signature(kind).parameters) == set(names):
+        return made
 
-
-def _pydantic(kind: Any) -> Converter:
     def encode(value: Any) -> Any:
-        if type(value) is not kind:
-            raise expected(f"a {kind.__qualname__}", value)
-        try:
-            dumped = value.model_dump(mode="json", by_alias=True)
-        except Exception as error:  # noqa: BLE001  # serializers are the application's
-            raise Mismatch(f"{kind.__qualname__} cannot be written as JSON: {error}") from None
-        return check_native(dumped)
+        stored = made.encode(value)
+        if made.decode(stored) != value:
+            raise Mismatch(f"a {kind.__qualname__} does not come back as it was: its __init__ does not take all fields")
+        return stored
 
-    def decode(value: Any) -> Any:
-        try:
-            # By way of text: a strict model takes a date from JSON's text, but not from Python's.
-            return kind.model_validate_json(json.dumps(value))
-        except Exception as error:  # noqa: BLE001  # validators are the application's
-            raise Mismatch(f"does not fit {kind.__qualname__}: {error}") from None
-
-    return Converter(encode, decode)
+    return Converter(encode, made.decode)

@@ -14,6 +14,7 @@ import binascii
 import datetime as dt
 import decimal
 import inspect
+import json
 import math
 import reprlib
 import uuid
@@ -28,7 +29,15 @@ _INT_MAX = 10**DIGITS_MAX
 
 
 class Mismatch(Exception):
-    """A value does not fit; the text says what was expected and what was found."""
+    """A value does not fit; the text says what was expected and what was found.
+
+    Attributes:
+        none: None was found where a value is wanted.
+    """
+
+    def __init__(self, reason: str, *, none: bool = False) -> None:
+        super().__init__(reason)
+        self.none = none
 
 
 class Converter(NamedTuple):
@@ -53,12 +62,7 @@ def shown(value: object) -> str:
 
 
 def expected(what: str, value: object) -> Mismatch:
-    if value is None:
-        return Mismatch(
-            f"expected {what}, found None; is it the id of an object that has not been flushed? "
-            f"call session.flush() before enqueueing"
-        )
-    return Mismatch(f"expected {what}, found {shown(value)}")
+    return Mismatch(f"expected {what}, found {shown(value)}", none=value is None)
 
 
 # JSON's own
@@ -156,11 +160,18 @@ def _bool(value: Any) -> bool:
 
 
 def _float(value: Any) -> float:
+    found = _float_back(value)
+    if found != value:
+        raise Mismatch(f"a float cannot hold {shown(value)} to its last digit; annotate it as int or Decimal")
+    return found
+
+
+def _float_back(value: Any) -> float:
     if isinstance(value, float):
         return _check_float(float(value))
     if isinstance(value, int) and not isinstance(value, bool):
         try:
-            # As a float at once: one that is too large for it must be found here, not on the worker.
+            # jsonb writes a large float as a whole number, of more digits than the float has.
             return float(value)
         except OverflowError:
             raise Mismatch("the number is too large for a float") from None
@@ -198,6 +209,25 @@ def _by_text(kind: type, name: str, write: Callable[[Any], str], read: Callable[
             raise expected(f"{name} as text", value) from None
 
     return Converter(encode, decode)
+
+
+def _datetime_text(value: dt.datetime) -> str:
+    _check_offset(value.utcoffset())
+    return dt.datetime.isoformat(value)
+
+
+def _time_text(value: dt.time) -> str:
+    offset = value.utcoffset()
+    if offset is None and value.tzinfo is not None:
+        raise Mismatch("the time is in a zone whose offset depends on the day, so it would come back without one")
+    _check_offset(offset)
+    return dt.time.isoformat(value)
+
+
+def _check_offset(offset: dt.timedelta | None) -> None:
+    # Python reads an offset of less than a second back as UTC.
+    if offset is not None and offset.microseconds:
+        raise Mismatch(f"its offset from UTC, {offset}, is not in whole seconds")
 
 
 def _decimal_back(text: str) -> decimal.Decimal:
@@ -244,12 +274,12 @@ SIMPLE: dict[Any, Converter] = {
     str: Converter(_str, _str),
     int: Converter(_int, _int),
     bool: Converter(_bool, _bool),
-    float: Converter(_float, _float),
+    float: Converter(_float, _float_back),
     type(None): Converter(_none, _none),
     None: Converter(_none, _none),
-    dt.datetime: _by_text(dt.datetime, "a datetime", dt.datetime.isoformat, dt.datetime.fromisoformat),
+    dt.datetime: _by_text(dt.datetime, "a datetime", _datetime_text, dt.datetime.fromisoformat),
     dt.date: _by_text(dt.date, "a date", dt.date.isoformat, dt.date.fromisoformat),
-    dt.time: _by_text(dt.time, "a time", dt.time.isoformat, dt.time.fromisoformat),
+    dt.time: _by_text(dt.time, "a time", _time_text, dt.time.fromisoformat),
     dt.timedelta: Converter(_delta, _delta_back),
     uuid.UUID: _by_text(uuid.UUID, "a UUID", str, uuid.UUID),
     decimal.Decimal: _by_text(decimal.Decimal, "a Decimal", _decimal_text, _decimal_back),
@@ -257,3 +287,41 @@ SIMPLE: dict[Any, Converter] = {
         bytes, "bytes", lambda v: base64.b64encode(v).decode(), lambda t: base64.b64decode(t, validate=True)
     ),
 }
+
+
+def pydantic_model(kind: Any) -> Converter:
+    """By what a model of pydantic 2 can do itself; nothing is imported for it."""
+    name = kind.__qualname__
+
+    def encode(value: Any) -> Any:
+        if type(value) is not kind:
+            raise expected(f"a {name}", value)
+        try:
+            # round_trip leaves out computed fields, which a model that forbids extra ones would not take back.
+            dumped = check_native(value.model_dump(mode="json", by_alias=True, round_trip=True))
+        except Mismatch:
+            raise
+        except Exception as error:  # noqa: BLE001  # serializers are the application's
+            raise Mismatch(f"{name} cannot be written as JSON: {_told(error)}") from None
+        # A secret is dumped as stars, an excluded field not at all, and an alias may differ for reading and writing.
+        if decode(dumped) != value:
+            raise Mismatch(f"a {name} does not come back as it was: a field is secret, excluded or private")
+        return dumped
+
+    def decode(value: Any) -> Any:
+        try:
+            # By way of text: a strict model takes a date from JSON's text, but not from Python's.
+            return kind.model_validate_json(json.dumps(value))
+        except Exception as error:  # noqa: BLE001  # validators are the application's
+            raise Mismatch(f"does not fit {name}: {_told(error)}") from None
+
+    return Converter(encode, decode)
+
+
+def _told(error: Any) -> str:
+    """An error of pydantic's without the values in it, which may be secrets."""
+    if not hasattr(error, "errors"):
+        return f"{type(error).__name__}: {str(error)[:200]}"
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    told = [f"{'.'.join(map(str, one['loc'])) or 'the model'}: {one['msg']}" for one in found[:3]]
+    return "; ".join(told)[:500] + (f"; and {len(found) - 3} more" if len(found) > 3 else "")
