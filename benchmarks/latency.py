@@ -27,8 +27,8 @@ def measure(url: str, direct_url: str, jobs: int, every_seconds: float) -> list[
             sent[id] = time.time()
             time.sleep(every_seconds)
         _wait(reader, list(sent))
-        for id, result in reader.execute("SELECT id, result::text FROM leasequeue_finished"):
-            found[int(str(id))] = float(str(result))
+        for row, result in reader.execute("SELECT id, result::text FROM leasequeue_finished"):
+            found[int(str(row))] = float(str(result))
     return [max(0.0, found[id] - at) * 1000 for id, at in sent.items()]
 
 

@@ -42,6 +42,8 @@ class Claimer(Loop):
         finish: the completer's intake, for what is put back.
         strays: told of a holder whose last claim has an unknown outcome.
         wake_mode: proves and listens for notifications on this loop's connection.
+
+    ``claims`` and ``claim_seconds`` count the claim statements and the time that they took.
     """
 
     def __init__(
@@ -78,6 +80,8 @@ class Claimer(Loop):
         self._paused: set[str] = set()
         self._lanes_due = 0.0
         self._poll_seconds = POLL_MIN_SECONDS
+        self.claims = 0
+        self.claim_seconds = 0.0
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
@@ -115,6 +119,7 @@ class Claimer(Loop):
         self._wake_mode.begin(self.link)
 
     def interrupted(self) -> None:
+        self._page.rest("claim_turn")
         old = self._holder.renew()
         self._strays.suspect(old)
 
@@ -153,7 +158,7 @@ class Claimer(Loop):
         if len(wanted) <= 1:
             return wanted
         lanes = [lane for s in wanted for lane in self._lanes[s.name].values()]
-        starts = [lane.start(now, take=False) for lane in lanes]
+        starts = [lane.start(now) for lane in lanes]
         rows = self.link.run(
             self._sql.peek,
             {
@@ -183,8 +188,11 @@ class Claimer(Loop):
                 "k": k,
             },
         )
+        self.claims += 1
+        self.claim_seconds += time.monotonic() - now
         if not rows:
-            for lane in lanes:
+            for lane, start in zip(lanes, starts, strict=True):
+                lane.scanned(now, start)
                 lane.missed()
             return 0
         rows.sort(key=_order)
@@ -206,21 +214,27 @@ class Claimer(Loop):
         ]
         self._hand.add(jobs)
         slots.claimed += len(jobs)
-        self._move_floors(lanes, starts, rows, k)
+        self._move_floors(lanes, starts, rows, k, now)
         self._executor.submit(slots, jobs)
         return len(jobs)
 
     @staticmethod
-    def _move_floors(lanes: list[Lane], starts: list[tuple[float, int]], rows: list[tuple[Any, ...]], k: int) -> None:
+    def _move_floors(
+        lanes: list[Lane], starts: list[tuple[float, int]], rows: list[tuple[Any, ...]], k: int, now: float
+    ) -> None:
         by_priority: dict[int, list[tuple[float, int]]] = {}
         for row in rows:
             by_priority.setdefault(row[8], []).append((row[7], row[0]))
         full = len(rows) >= k
+        lowest = min(by_priority)
         for lane, start in zip(lanes, starts, strict=True):
+            if full and lane.priority < lowest:
+                return  # the lanes from here on were not read
+            lane.scanned(now, start)
             keys = by_priority.get(lane.priority)
             if keys:
                 lane.took(start, keys[0], keys[-1], full)
-            elif not full:
+            else:
                 lane.missed()
 
     # What waited too long
@@ -248,6 +262,7 @@ class Claimer(Loop):
             self._add_lane(queue, priority, now)
         # The first time without a window, then along the ladder's rungs.
         depth = float("inf") if self._lanes_due == 0.0 else self._probe.depth(now)
+        self._probe.scanned(now, depth)
         if depth:
             window = None if depth == float("inf") else depth
             for queue, priority in self.link.run(self._sql.probe_lanes, {"queues": names, "window": window}):

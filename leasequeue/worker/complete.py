@@ -81,6 +81,9 @@ class Completer(Loop):
         """Ends only when everything that it was told is written."""
         return self.stopping and not self._batch and not self._locked and self._intake.empty()
 
+    def interrupted(self) -> None:
+        self._page.rest("complete_turn")
+
     def turn(self) -> None:
         if not self._batch:
             self._page.rest("complete_turn")

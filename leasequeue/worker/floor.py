@@ -30,23 +30,19 @@ class Ladder:
         self._due = [now + rung for rung in RUNGS]
         self._whole = now + 2 * RUNGS[-1]
 
-    def depth(self, now: float, take: bool = True) -> float:
-        """Seconds below the floor to start at: 0.0 when no rung is due, infinity for the whole lane.
-
-        Args:
-            take: mark the rungs that are covered as done.
-        """
+    def depth(self, now: float) -> float:
+        """Seconds below the floor to start at: 0.0 when no rung is due, infinity for the whole lane."""
         if now >= self._whole:
-            if take:
-                self._whole = now + 2 * RUNGS[-1]
             return float("inf")
-        depth = 0.0
+        return max((2 * rung for rung, due in zip(RUNGS, self._due, strict=True) if due <= now), default=0.0)
+
+    def scanned(self, now: float, depth: float) -> None:
+        """A scan that began at ``now`` went that deep: the rungs that it covered are done."""
+        if depth == float("inf"):
+            self._whole = now + 2 * RUNGS[-1]
         for i, rung in enumerate(RUNGS):
-            if self._due[i] <= now:
-                depth = 2 * rung
-                if take:
-                    self._due[i] = now + rung
-        return depth
+            if self._due[i] <= now and 2 * rung <= depth:
+                self._due[i] = now + rung
 
     def whole(self) -> None:
         """Make the whole lane due at once."""
@@ -66,14 +62,22 @@ class Lane:
     floor: tuple[float, int] = BEGINNING
     _detour: tuple[float, int] | None = None
 
-    def start(self, now: float, take: bool = True) -> tuple[float, int]:
-        """Where the next claim of this lane starts. With ``take`` the rungs that are due count as done."""
+    def start(self, now: float) -> tuple[float, int]:
+        """Where the next claim of this lane starts."""
         if self.floor == BEGINNING:
             return BEGINNING
         if self._detour is not None:
             return self._detour
-        depth = self.ladder.depth(now, take)
+        depth = self.ladder.depth(now)
         return (self.floor[0] - depth, 0) if depth else self.floor
+
+    def scanned(self, now: float, start: tuple[float, int]) -> None:
+        """A claim that began at ``now`` read this lane from ``start`` on.
+
+        Not so a lane behind one that filled the whole claim: its rungs stay due.
+        """
+        if self._detour is None and self.floor != BEGINNING and start < self.floor:
+            self.ladder.scanned(now, self.ladder.depth(now))
 
     def took(self, start: tuple[float, int], first: tuple[float, int], last: tuple[float, int], full: bool) -> None:
         """A claim that started at ``start`` got rows, from ``first`` to ``last``; ``full`` when it got all it asked for.

@@ -142,6 +142,8 @@ class Process:
             "failed": self.completer.failed,
             "refused": self.completer.refused,
             "lost": self.renewer.lost,
+            "claims": self.claimer.claims,
+            "claim_ms": round(self.claimer.claim_seconds * 1000),
             "unknown": dict(self.completer.put_back),
             "wake": self.wake_mode.describe(),
         }

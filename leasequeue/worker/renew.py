@@ -78,6 +78,10 @@ class Renewer(Loop):
         self._page.rest("renew_turn")
         self.pause(max(0.0, now + self._tick_seconds - time.monotonic()))
 
+    def interrupted(self) -> None:
+        # The turn is over: a database that is away for long must not look like a loop that hangs.
+        self._page.rest("renew_turn")
+
     def _renew(self, holder: uuid.UUID, jobs: list[Claimed]) -> None:
         sent = time.monotonic()
         params = {"ids": [j.id for j in jobs], "terms": [j.term for j in jobs], "me": holder}

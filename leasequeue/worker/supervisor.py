@@ -283,6 +283,7 @@ class Supervisor:
                     "state": child.state,
                     "silent_seconds": round(silent, 3),
                     "stuck": stuck,
+                    "turn_seconds": {name: round(now - began, 1) for name, began in turns.items() if began},
                     "without_answer": away,
                     "completed": int(child.page.read("completed")),
                     "failed": int(child.page.read("failed")),

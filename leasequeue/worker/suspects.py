@@ -51,6 +51,8 @@ class SuspectClaimer(Loop):
         self._queues = queues
         self._ttl_seconds = ttl_seconds
         self._idle_since = time.monotonic()
+        self.claims = 0
+        self.claim_seconds = 0.0
 
     def interrupted(self) -> None:
         self._strays.suspect(self._holder.renew())
@@ -66,6 +68,8 @@ class SuspectClaimer(Loop):
         now = time.monotonic()
         me = self._holder.current
         rows = self.link.run(self._sql.claim_suspect, {"me": me, "ttl": self._ttl_seconds, "queues": self._queues})
+        self.claims += 1
+        self.claim_seconds += time.monotonic() - now
         if not rows:
             if now - self._idle_since > IDLE_SECONDS:
                 self.stop()
