@@ -199,7 +199,10 @@ class _Standby:
             ).fetchall()
             with (Path(data) / "pg_hba.conf").open("a") as hba:
                 hba.write("host replication all 127.0.0.1/32 scram-sha-256\n")
-            conn.execute("SELECT pg_reload_conf()")
+            ((before, _),) = conn.execute("SELECT pg_conf_load_time(), pg_reload_conf()").fetchall()
+            # The postmaster reads pg_hba.conf before it tells its children to reload.
+            loaded = "SELECT pg_conf_load_time()"
+            until(lambda: conn.execute(loaded).fetchall()[0][0] > before, 10, "pg_hba.conf to be read again")
             # A standby refuses to start with less than its primary has.
             least = conn.execute(
                 "SELECT name || '=' || setting FROM pg_settings "
