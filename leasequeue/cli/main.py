@@ -128,10 +128,11 @@ def _reader_gone() -> int:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())
         os.close(null)
-    return 128 + 13
+    return 1  # as click and rich end where they notice it themselves
 
 
 @click.group(
+    "leasequeue",
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="The database is --url, else LEASEQUEUE_URL, the file that LEASEQUEUE_URL_FILE names, or DATABASE_URL. "

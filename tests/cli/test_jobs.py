@@ -16,9 +16,17 @@ def test_a_list_for_people_and_for_programs(run: Run, database: Database, rows: 
     assert (done.exit_code, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout
     lines = done.stdout.splitlines()
-    assert [
-        word.strip() for word in lines[0].split()
-    ] == "id state queue task priority attempt due on arguments".split()
+    assert [word.strip() for word in lines[0].split()] == [
+        "id",
+        "state",
+        "queue",
+        "task",
+        "priority",
+        "attempt",
+        "due",
+        "on",
+        "arguments",
+    ]
     assert lines[2].split()[:7] == [str(second), "scheduled", "default", "report", "0", "0", "2030-01-01"]
     assert '{"user": 7}' in lines[3]
     found = json.loads(run("jobs", "list", "--json", "--url", database.url).stdout)
