@@ -57,7 +57,7 @@ BACKEND_PID = "SELECT pg_backend_pid()"
 
 
 def listen(channel: str) -> str:
-    """LISTEN for a hint, to be run without parameters; only the claimer's connection does, and nothing depends on what comes of it."""
+    """LISTEN for a hint, to be run without parameters; only the claimer's connection does, and nothing depends on it."""
     return 'LISTEN "' + channel.replace('"', '""') + '"'
 
 

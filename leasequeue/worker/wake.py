@@ -108,16 +108,17 @@ class WakeMode:
         if not self._listening:
             return
         now = time.monotonic()
+        token = None
         with self._lock:
+            before = self._proven
             failed = self._token is not None and now - self._sent > PROOF_SECONDS
             if failed:
                 self._token = None
-                before, self._proven = self._proven, False
-            due = self._token is None and (now - self._sent > PROVE_EVERY_SECONDS or self._sent == 0.0)
-            if due:
+                self._proven = False
+            if self._token is None and (now - self._sent > PROVE_EVERY_SECONDS or self._sent == 0.0):
                 self._token = token = _PROBE + secrets.token_hex(8)
                 self._sent = now
         if failed and before is not False:
             log.warning("notifications do not arrive any more: new jobs are found by polling, up to 0.1 s later")
-        if due:
+        if token is not None:
             link.run(NOTIFY, {"channel": self._channel, "payload": token})
