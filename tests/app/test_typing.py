@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,12 @@ RIGHT = ROOT / "tests" / "typing" / "right.py"
 WRONG = ROOT / "tests" / "typing" / "wrong.py"
 
 
-def planted() -> set[int]:
-    return {number for number, line in enumerate(WRONG.read_text().splitlines(), 1) if line.endswith("# wrong")}
+def planted() -> dict[int, str]:
+    marked = (line.partition("  # wrong: ") for line in WRONG.read_text().splitlines())
+    return {number: word for number, (_, _, word) in enumerate(marked, 1) if word}
 
 
-def mypy(path: Path) -> set[int]:
+def mypy(path: Path) -> list[tuple[int, str]]:
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(path)],
         cwd=ROOT,
@@ -29,10 +31,10 @@ def mypy(path: Path) -> set[int]:
     )
     name = re.escape(str(path.relative_to(ROOT)))
     assert done.returncode in (0, 1), done.stderr
-    return {int(line) for line in re.findall(rf"{name}:(\d+): error", done.stdout)}
+    return [(int(line), text) for line, text in re.findall(rf"{name}:(\d+): error: (.*)", done.stdout)]
 
 
-def pyright(path: Path) -> set[int]:
+def pyright(path: Path) -> list[tuple[int, str]]:
     done = subprocess.run(
         [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, "-p", str(path.parent)],
         cwd=ROOT,
@@ -41,15 +43,19 @@ def pyright(path: Path) -> set[int]:
         check=False,
     )
     found = json.loads(done.stdout)["generalDiagnostics"]
-    return {
-        each["range"]["start"]["line"] + 1
+    return [
+        (each["range"]["start"]["line"] + 1, each["message"])
         for each in found
         if each["severity"] == "error" and Path(each["file"]) == path
-    }
+    ]
 
 
 @pytest.mark.parametrize("checker", [mypy, pyright])
-def test_what_is_right_passes_and_every_planted_error_is_found(checker: object) -> None:
-    assert callable(checker)
-    assert checker(RIGHT) == set()
-    assert checker(WRONG) == planted()
+def test_what_is_right_passes_and_every_planted_error_is_found(
+    checker: Callable[[Path], list[tuple[int, str]]],
+) -> None:
+    assert checker(RIGHT) == []
+    expected, found = planted(), checker(WRONG)
+    assert {line for line, _ in found} == set(expected)
+    for line, word in expected.items():
+        assert any(word in text for number, text in found if number == line), (line, word, found)
