@@ -241,12 +241,11 @@ class Claimer(Loop):
 
     def _give_back_stale(self, now: float) -> None:
         for slots in self._slots:
-            waiting = slots.ready.qsize() + len(slots.aready)
-            if waiting and now - slots.last_start > STALE_SECONDS:
+            if slots.waiting() and now - slots.last_start > STALE_SECONDS:
                 self._give_back(slots)
 
     def _give_back(self, slots: Slots) -> None:
-        for job in self._executor.take_unstarted(slots):
+        for job in slots.take_unstarted():
             slots.claimed -= 1
             self._finish(Ended(job, Outcome.UNSTARTED))
 

@@ -115,7 +115,10 @@ class Executor:
 
     def submit(self, slots: Slots, jobs: list[Claimed]) -> None:
         """Hand claimed jobs to the slots of their queue. For the claimer's thread."""
-        for_loop: list[Claimed] = []
+        if not slots.waiting():
+            # What comes now waits from now on, whenever the last handler began.
+            slots.last_start = time.monotonic()
+        arrived = 0
         for job in jobs:
             task = job.task
             if task is None:
@@ -123,19 +126,13 @@ class Executor:
                 self._finish(Ended(job, Outcome.UNBOUND))
             elif task.is_async:
                 slots.has_async = True
-                for_loop.append(job)
+                slots.aready.append(job)
+                arrived += 1
             else:
                 slots.has_sync = True
                 slots.ready.put(job)
-        if for_loop:
-            self.loop.call_soon_threadsafe(self._arrive, slots, for_loop)
-
-    def take_unstarted(self, slots: Slots) -> list[Claimed]:
-        """Everything of a queue that waits for a slot. For the claimer's thread."""
-        taken = slots.take_unstarted()
-        if slots.has_async:
-            taken += self.on_loop(self._take_async(slots), 5.0)
-        return taken
+        if arrived:
+            self.loop.call_soon_threadsafe(self._arrive, slots, arrived)
 
     # Stopping a job
 
@@ -150,7 +147,7 @@ class Executor:
         job.stop_reason = reason
         ctx, consumer = job.ctx, job.consumer
         if ctx is not None:
-            ctx.cancelled.set()
+            ctx.stop()
         if consumer is not None:
             self.loop.call_soon_threadsafe(self._cancel_if_running, job, consumer)
 
@@ -177,8 +174,8 @@ class Executor:
                 return
             try:
                 self._finish(self._run(job, slots))
-            except BaseException:  # told; a slot must not be lost with its thread
-                log.exception("job %s: its end could not be noted; its lease will expire", job.id)
+            except BaseException as error:  # noqa: BLE001  # a slot must not be lost with its thread
+                self._broke(job, error)
             slots.ended[number] += 1
 
     def _run(self, job: Claimed, slots: Slots) -> Ended:
@@ -207,27 +204,32 @@ class Executor:
             for number in range(slots.size):
                 self._consumers.append(asyncio.create_task(self._consume(slots, slots.size + number)))
 
-    def _arrive(self, slots: Slots, jobs: list[Claimed]) -> None:
-        slots.aready.extend(jobs)
-        for _ in range(min(len(jobs), len(slots.idle))):
-            slots.idle.pop().set_result(None)
-
-    async def _take_async(self, slots: Slots) -> list[Claimed]:
-        taken = list(slots.aready)
-        slots.aready.clear()
-        return taken
+    def _arrive(self, slots: Slots, arrived: int) -> None:
+        while arrived and slots.idle:
+            idle = slots.idle.pop()
+            if not idle.done():
+                idle.set_result(None)
+                arrived -= 1
 
     async def _consume(self, slots: Slots, number: int) -> None:
         me = asyncio.current_task()
         assert me is not None
         ran = 0
         while True:
-            while not slots.aready:
+            try:
+                job = slots.aready.popleft()
+            except IndexError:  # not asked first: the claimer takes back what waits for too long
                 arrival = self.loop.create_future()
                 slots.idle.append(arrival)
-                await arrival
-            job = slots.aready.popleft()
-            self._finish(await self._arun(job, slots, me))
+                try:
+                    await arrival
+                except asyncio.CancelledError:  # by an application that cancels every task of its loop
+                    me.uncancel()
+                continue
+            try:
+                self._finish(await self._arun(job, slots, me))
+            except BaseException as error:  # noqa: BLE001  # as in _serve
+                self._broke(job, error)
             slots.ended[number] += 1
             ran += 1
             if ran % 64 == 0:
@@ -237,13 +239,14 @@ class Executor:
     async def _arun(self, job: Claimed, slots: Slots, me: asyncio.Task[None]) -> Ended:
         started = time.monotonic()
         slots.last_start = started
+        job.consumer = me  # before _prepare asks whether it should stop: one of the two sees it
         prepared = self._prepare(job, started)
         if isinstance(prepared, Ended):
+            job.consumer = None
             return prepared
         ctx, arguments = prepared
         assert job.task is not None
         token = _current.set(ctx)
-        job.consumer = me
         timer = None
         if job.deadline:
             timer = self.loop.call_later(job.deadline - started, self.stop_job, job, "timeout")
@@ -268,8 +271,9 @@ class Executor:
         """Everything between the claim and the handler; an end where it comes to none."""
         task = job.task
         assert task is not None
-        if job.stop_reason is not None:
-            return Ended(job, _STOPPED[job.stop_reason])
+        stopped = _stopped(job)
+        if stopped is not None:
+            return stopped
         if now > job.renewed + self._trust_seconds:
             # The process was stopped or starved: somebody else may hold the row by now. Nothing was done yet.
             return Ended(job, Outcome.UNSTARTED)
@@ -292,6 +296,10 @@ class Executor:
             self._lq.keeps(job.queue),
         )
         job.ctx = ctx
+        stopped = _stopped(job)
+        if stopped is not None:  # since the first look, by somebody who may not have seen the context yet
+            job.ended = True
+            return stopped
         if task.timeout is not None:
             job.deadline = now + task.timeout.total_seconds()
             with self._timed_lock:
@@ -314,6 +322,9 @@ class Executor:
             return Ended(job, Outcome.LOST)
         if ctx.completed:
             return Ended(job, Outcome.COMPLETED_BY_CALLER)
+        if job.stop_reason is not None and ctx.stopped_early:
+            # It may have left its work undone; at least once means that it runs again.
+            return self._raised(job, TimeoutError("the handler was told to stop, and returned"))
         if value is None:
             return Ended(job, Outcome.SUCCEEDED)
         try:
@@ -336,11 +347,22 @@ class Executor:
             return Ended(job, Outcome.FAILED_FOR_GOOD if final else Outcome.FAILED, failure=failure)
         return Ended(job, _STOPPED[reason], failure=describe(error))
 
+    def _broke(self, job: Claimed, error: BaseException) -> None:
+        """What is around the handler failed. Without an end the job would be renewed for ever and never run."""
+        log.error("job %s (%s): its end could not be told", job.id, job.task_name, exc_info=error)
+        self._over(job)
+        final = Outcome.FAILED_FOR_GOOD if job.is_last_attempt else Outcome.FAILED
+        self._finish(Ended(job, final, failure=describe(error)))
+
     def _over(self, job: Claimed) -> None:
         job.ended = True
         if job.deadline:
             with self._timed_lock:
                 self._timed.discard(job)
+
+
+def _stopped(job: Claimed) -> Ended | None:
+    return None if job.stop_reason is None else Ended(job, _STOPPED[job.stop_reason])
 
 
 def describe(error: BaseException) -> Failure:

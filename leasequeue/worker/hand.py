@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import threading
 import time
@@ -218,9 +219,19 @@ class Slots:
         """A handler took this long. Racy on purpose: it is an estimate."""
         self.mean_seconds += (seconds - self.mean_seconds) * 0.1
 
+    def waiting(self) -> int:
+        """Jobs that wait for a slot."""
+        return self.ready.qsize() + len(self.aready)
+
     def take_unstarted(self) -> list[Claimed]:
-        """Everything that waits for a slot, out of the way of the handlers."""
+        """Everything that waits for a slot, out of the way of the handlers. Any thread.
+
+        It asks nothing of the event loop: a coroutine that blocks it must not keep the other queues waiting.
+        """
         taken: list[Claimed] = []
+        with contextlib.suppress(IndexError):
+            while True:
+                taken.append(self.aready.popleft())
         while True:
             try:
                 job = self.ready.get_nowait()
