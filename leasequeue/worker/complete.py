@@ -92,6 +92,8 @@ class Completer(Loop):
                 return
         self._page.stamp("complete_turn")
         groups: dict[_Group, list[Ended]] = {}
+        # A group that broke off half-way is written again, without those whose end is acknowledged: they would look lost.
+        self._batch = [ended for ended in self._batch if not ended.job.acknowledged]
         for ended in self._batch:
             job = ended.job
             kind = "result" if ended.result is not None else ""
@@ -211,27 +213,34 @@ class Completer(Loop):
         self._acknowledge([ended for ended in members if ended.job.id in returned])
         missing = [ended for ended in members if ended.job.id not in returned]
         held = self._still_held(missing, holder)
-        locked = [ended for ended in missing if ended.job.id in held]
-        if locked:
-            if not self._locked:
-                self._locked_due = time.monotonic() + LOCKED_AGAIN_SECONDS
-            self._locked.extend(locked)
         gone = [ended for ended in missing if ended.job.id not in held]
         if gone:
             written = self._written_before(gone)
             self._acknowledge([ended for ended in gone if ended.job.id in written])
             self._refuse([ended for ended in gone if ended.job.id not in written], "its completion came too late")
+        # Last: had one of the statements above failed, the whole group would be written again.
+        locked = [ended for ended in missing if ended.job.id in held]
+        if locked:
+            if not self._locked:
+                self._locked_due = time.monotonic() + LOCKED_AGAIN_SECONDS
+            self._locked.extend(locked)
 
     def _verify(self, members: list[Ended], holder: uuid.UUID) -> None:
         """The handler completed in its own transaction. If the row is still there, that transaction rolled back."""
         held = self._still_held(members, holder)
-        for ended in members:
-            if ended.job.id not in held and ended.failure is not None:
+        gone = [ended for ended in members if ended.job.id not in held]
+        # A row that is live in other hands was not completed by us: the lease ran out and took that transaction with it.
+        live = {
+            row[0] for row in self.link.run(self._sql.read_now, {"ids": [e.job.id for e in gone]}) if row[4] is None
+        }
+        for ended in gone:
+            if ended.job.id not in live and ended.failure is not None:
                 log.warning(
                     "job %s (%s) is completed, but its handler raised afterwards: %s: %s",
                     ended.job.id, ended.job.task_name, ended.failure.type, ended.failure.message,
                 )  # fmt: skip
-        self._acknowledge([ended for ended in members if ended.job.id not in held])
+        self._acknowledge([ended for ended in gone if ended.job.id not in live])
+        self._refuse([ended for ended in gone if ended.job.id in live], "its own transaction did not commit")
         back = [ended for ended in members if ended.job.id in held]
         for ended in back:
             failure = ended.failure or Failure(
@@ -286,6 +295,7 @@ class Completer(Loop):
     def _forget(self, jobs: list[Claimed]) -> None:
         self._hand.drop(jobs)
         for job in jobs:
+            job.acknowledged = True
             if job.entry:
                 self._page.leave(job.entry)
                 job.entry = 0

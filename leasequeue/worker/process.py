@@ -111,6 +111,7 @@ class Process:
                 link("claimer"), outage, sql, page, self.hand, holder, self.slots, self.executor,
                 lq.registry.get, self.completer.finish, strays, self.wake_mode, options.ttl_seconds,
             )  # fmt: skip
+        strays.found = self.claimer.rescan
         self._presence = Presence(
             worker_statements(schema),
             {

@@ -27,6 +27,10 @@ AGAIN_SECONDS = 0.1
 FOR_SECONDS = 5.0
 """How long the dead's rows are looked for again: one statement bound. A claim that was on its way may commit that late."""
 
+OVERDUE_SECONDS = 1.0
+"""The same for one that ended in order but for its handlers: no claim was on its way, only the application's own
+transactions have to break off."""
+
 SUSPECTS_EVERY_SECONDS = 1.0
 
 
@@ -35,12 +39,14 @@ class Dead:
     """A process that is gone, and what its page said.
 
     ``suspect``: it crashed, so what had started is suspect; otherwise we ended it, and its jobs go back as they were.
+    ``for_seconds``: how long its rows are looked for again.
     """
 
     prefix: bytes
     started: list[Started]
     reason: str
     suspect: bool
+    for_seconds: float = FOR_SECONDS
     until: float | None = None
 
 
@@ -138,7 +144,7 @@ class Salvage(Loop):
         now = time.monotonic()
         if dead.until is None:
             self.link.run(self._unregister, {"id": first})
-            dead.until = now + FOR_SECONDS
+            dead.until = now + dead.for_seconds
         elif now > dead.until:
             with self._lock:
                 self._dead.remove(dead)

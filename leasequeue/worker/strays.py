@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from leasequeue.db.jobs import JobStatements
@@ -23,9 +24,13 @@ log = logging.getLogger("leasequeue.worker")
 
 
 class Strays:
-    """The holder ids whose last claim has an unknown outcome. Thread-safe."""
+    """The holder ids whose last claim has an unknown outcome. Thread-safe.
+
+    ``found`` is called when rows went back: they may lie below this process's floors.
+    """
 
     def __init__(self, sql: JobStatements, hand: Hand, bound_seconds: float) -> None:
+        self.found: Callable[[], None] = lambda: None
         self._sql = sql
         self._hand = hand
         self._bound_seconds = bound_seconds
@@ -49,6 +54,7 @@ class Strays:
                     "put back %d jobs that a claim had taken when its connection broke: %s",
                     len(rows), ", ".join(str(row[0]) for row in rows[:10]),
                 )  # fmt: skip
+                self.found()
             now = time.monotonic()
             with self._lock:
                 if until is None:

@@ -27,7 +27,7 @@ from leasequeue.worker.child import Child
 from leasequeue.worker.http import HealthServer
 from leasequeue.worker.loop import Outage
 from leasequeue.worker.options import WorkerOptions
-from leasequeue.worker.salvage import Dead, Salvage
+from leasequeue.worker.salvage import FOR_SECONDS, OVERDUE_SECONDS, Dead, Salvage
 
 log = logging.getLogger("leasequeue.supervisor")
 
@@ -49,6 +49,7 @@ class Supervisor:
         self._children: dict[int, Child] = {}
         self._numbers = 0
         self._salvage: Salvage | None = None
+        self._salvage_runs = False
         self._suspects = 0
         self._rescan = False
         self._stop_order: str | None = None
@@ -158,23 +159,30 @@ class Supervisor:
             if child.alone:
                 log.debug("worker process %d stands by to run suspects", child.pid)
             if self._salvage is None:
-                self._begin_salvage(event)
+                self._make_salvage(event)
         elif kind == "ready":
             child.state = "ready"
+            self._let_salvage_run()
             if not child.alone and not self._ever_ready:
                 self._ever_ready = True
                 systemd.notify("READY=1")
         elif kind == "refused":
             child.refusal = str(event["message"])
 
-    def _begin_salvage(self, event: dict[str, Any]) -> None:
+    def _make_salvage(self, event: dict[str, Any]) -> None:
         settings = Settings.from_json(event["settings"])
         link = Link(settings, application_name="leasequeue supervisor", watchdog=Watchdog())
         self._salvage = Salvage(
             link, Outage(), job_statements(event["schema"]), worker_statements(event["schema"]).unregister,
-            list(event["queues"]), self._options.ttl_seconds, self._options.max_abandoned, self._note_suspects, self._note_ready,
+            list(event["queues"]), self._options.ttl_seconds, self._options.max_abandoned,
+            self._note_suspects, self._note_ready,
         )  # fmt: skip
-        self._salvage.start()
+
+    def _let_salvage_run(self) -> None:
+        """Not before a process serves or has died: until then the tables may be missing, which the process says best."""
+        if self._salvage is not None and not self._salvage_runs:
+            self._salvage_runs = True
+            self._salvage.start()
 
     def _note_suspects(self, count: int) -> None:
         self._suspects = count
@@ -214,8 +222,10 @@ class Supervisor:
         crashed = code != 0 and code != EXIT_CONFIGURATION and not (child.stopped_by_us or code == _EXIT_OVERDUE)
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
         reason = f"worker process {child.pid} {how}"
-        if self._salvage is not None and child.state != "starting" and code != 0:
-            self._salvage.release(Dead(child.prefix, child.page.started(), reason, suspect=crashed))
+        if self._salvage is not None and child.state != "starting" and code not in (0, EXIT_CONFIGURATION):
+            seconds = OVERDUE_SECONDS if code == _EXIT_OVERDUE else FOR_SECONDS
+            self._salvage.release(Dead(child.prefix, child.page.started(), reason, crashed, seconds))
+            self._let_salvage_run()
         child.close()
         if child.refusal is not None:
             log.error("%s", child.refusal)
@@ -299,7 +309,7 @@ class Supervisor:
         return self._order_given is not None and not self._children
 
     def _end(self) -> int:
-        if self._salvage is not None:
+        if self._salvage is not None and self._salvage_runs:
             # What overdue processes held goes back before we end; not longer than one statement bound.
             self._salvage.stop()
             self._salvage.join(6.0)
