@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +24,31 @@ class Worker:
     Args:
         url: where it works.
         group: give it a process group of its own, to be signalled as systemd signals a service.
+        within: a command that runs it, e.g. ``("unshare", ...)``.
         options: fields of ``WorkerOptions``.
     """
 
-    def __init__(self, url: str, *, group: bool = True, env: dict[str, str] | None = None, **options: Any) -> None:
-        defaults: dict[str, Any] = {"ttl_seconds": 3.0, "shutdown_timeout_seconds": 5.0, "log_level": "debug"}
-        self.options = WorkerOptions(app=APP, url=url, **(defaults | options))
+    def __init__(
+        self,
+        url: str,
+        *,
+        group: bool = True,
+        env: dict[str, str] | None = None,
+        within: Sequence[str] = (),
+        **options: Any,
+    ) -> None:
+        defaults: dict[str, Any] = {
+            "app": APP,
+            "ttl_seconds": 3.0,
+            "shutdown_timeout_seconds": 5.0,
+            "log_level": "debug",
+        }
+        self.options = WorkerOptions(url=url, **(defaults | options))
         handle, name = tempfile.mkstemp(prefix="worker-", suffix=".log")
         self._log = Path(name)
         with os.fdopen(handle, "w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.run_worker"],
+                [*within, sys.executable, "-m", "tests.support.run_worker"],
                 stdin=subprocess.PIPE,
                 stderr=log,
                 stdout=log,
