@@ -42,6 +42,7 @@ class JobContext:
 
     __slots__ = (
         "_cancelled",
+        "_looked",
         "attempt",
         "completed",
         "held",
@@ -79,10 +80,29 @@ class JobContext:
         self.tick = tick
         self.completed = False
         self._cancelled: threading.Event | None = None
+        self._looked = False
 
     @property
     def cancelled(self) -> threading.Event:
-        """Set when this attempt should stop: cancelled, past its timeout, or its lease is lost."""
+        """Set when this attempt should stop: cancelled by an operator, past its timeout, or its lease is
+        lost, or the worker's shutdown timeout is over.
+
+        A handler that has asked for it and returns after it was set counts as stopped, not as done; one that
+        never asks counts as done when it returns.
+        """
+        self._looked = True
+        return self._event()
+
+    @property
+    def stopped_early(self) -> bool:
+        """Whether the handler looked at :attr:`cancelled` and it is set."""
+        return self._looked and self._cancelled is not None and self._cancelled.is_set()
+
+    def stop(self) -> None:
+        """Set :attr:`cancelled`. For the worker; any thread."""
+        self._event().set()
+
+    def _event(self) -> threading.Event:
         event = self._cancelled
         if event is None:
             # Most jobs never ask, so the event is made late; under a lock, because the renewal thread may set

@@ -31,7 +31,7 @@ FENCE = (
 
 _CLAIMED = (
     "RETURNING id, term, task, args::text, attempt, abandoned, max_attempts, "
-    "extract(epoch FROM available_at)::float8, priority, queue"
+    "extract(epoch FROM available_at)::float8, priority, queue, cancel_requested_at IS NOT NULL"
 )
 
 # One term for a whole batch: nextval in a subselect runs once, and not at all when nothing is claimed.

@@ -196,22 +196,7 @@ class Claimer(Loop):
                 lane.missed()
             return 0
         rows.sort(key=_order)
-        jobs = [
-            Claimed(
-                row[0],
-                row[1],
-                me,
-                slots.name,
-                row[2],
-                self._task_of(row[2]),
-                row[3],
-                row[4],
-                row[5],
-                row[6],
-                now,
-            )
-            for row in rows
-        ]
+        jobs = [Claimed(row, me, slots.name, self._task_of(row[2]), now) for row in rows]
         self._hand.add(jobs)
         slots.claimed += len(jobs)
         self._move_floors(lanes, starts, rows, k, now)

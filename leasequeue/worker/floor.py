@@ -77,7 +77,8 @@ class Lane:
         Not so a lane behind one that filled the whole claim: its rungs stay due.
         """
         if self._detour is None and self.floor != BEGINNING and start < self.floor:
-            self.ladder.scanned(now, self.ladder.depth(now))
+            # By where it began, not by what is due now: a rescan may have been asked for while it was on the wire.
+            self.ladder.scanned(now, self.floor[0] - start[0] + 0.001)
 
     def took(self, start: tuple[float, int], first: tuple[float, int], last: tuple[float, int], full: bool) -> None:
         """A claim that started at ``start`` got rows, from ``first`` to ``last``; ``full`` when it got all it asked for.

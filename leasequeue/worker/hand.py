@@ -43,11 +43,13 @@ class Claimed:
     """One claimed row in this process.
 
     ``renewed`` is the ``time.monotonic`` from before the claim or renewal was sent; the lease is trusted from there.
-    ``ended`` is set once its handler has ended, before anything of that end is written.
+    ``ended`` is set once its handler has ended, before anything of that end is written; ``acknowledged`` once nothing of it
+    is left to write.
     """
 
     __slots__ = (
         "abandoned",
+        "acknowledged",
         "attempt",
         "consumer",
         "ctx",
@@ -68,37 +70,29 @@ class Claimed:
     )
 
     def __init__(
-        self,
-        id: int,
-        term: int,
-        holder: uuid.UUID,
-        queue: str,
-        task_name: str,
-        task: Task[..., Any] | None,
-        text: str,
-        attempt: int,
-        abandoned: int,
-        max_attempts: int | None,
-        renewed: float,
+        self, row: tuple[Any, ...], holder: uuid.UUID, queue: str, task: Task[..., Any] | None, renewed: float
     ) -> None:
-        self.id = id
-        self.term = term
+        """Args: row: as the claim returns it."""
+        self.id: int = row[0]
+        self.term: int = row[1]
         self.holder = holder
         self.queue = queue
-        self.task_name = task_name
+        self.task_name: str = row[2]
         self.task = task
-        self.text = text
-        self.attempt = attempt
-        self.abandoned = abandoned
-        self.max_attempts = max_attempts
+        self.text: str = row[3]
+        self.attempt: int = row[4]
+        self.abandoned: int = row[5]
+        self.max_attempts: int | None = row[6]
         self.renewed = renewed
         self.entry = 0
         self.ctx: JobContext | None = None
         self.consumer: asyncio.Task[None] | None = None
         self.deadline = 0.0
-        self.stop_reason: str | None = None
+        # Asked for while it was held before: it must not run again.
+        self.stop_reason: str | None = "cancelled" if row[10] else None
         self.unknown = False
         self.ended = False
+        self.acknowledged = False
 
     @property
     def is_last_attempt(self) -> bool:

@@ -76,7 +76,7 @@ class SuspectClaimer(Loop):
             self.pause(POLL_SECONDS)
             return
         row = rows[0]
-        job = Claimed(row[0], row[1], me, row[9], row[2], self._task_of(row[2]), row[3], row[4], row[5], row[6], now)
+        job = Claimed(row, me, row[9], self._task_of(row[2]), now)
         self._hand.add([job])
         self._slots.claimed += 1
         self._executor.submit(self._slots, [job])

@@ -11,14 +11,14 @@ WHERE id = ANY(ARRAY(
         ORDER BY available_at, id LIMIT %(k)s FOR UPDATE SKIP LOCKED
     ) AS ready
     LIMIT %(k)s))
-RETURNING id, term, task, args::text, attempt, abandoned, max_attempts, extract(epoch FROM available_at)::float8, priority, queue;
+RETURNING id, term, task, args::text, attempt, abandoned, max_attempts, extract(epoch FROM available_at)::float8, priority, queue, cancel_requested_at IS NOT NULL;
 
 -- claim_suspect
 UPDATE "app".leasequeue_job SET state = 'l', holder = %(me)s, term = (SELECT nextval('"app".leasequeue_term')), expires_at = clock_timestamp() + %(ttl)s * interval '1 second', attempt = attempt + 1, claimed_at = clock_timestamp()
 WHERE id = ANY(ARRAY(
     SELECT id FROM "app".leasequeue_job WHERE state = 'q' AND queue = ANY(%(queues)s::text[])
     ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED))
-RETURNING id, term, task, args::text, attempt, abandoned, max_attempts, extract(epoch FROM available_at)::float8, priority, queue;
+RETURNING id, term, task, args::text, attempt, abandoned, max_attempts, extract(epoch FROM available_at)::float8, priority, queue, cancel_requested_at IS NOT NULL;
 
 -- peek
 SELECT DISTINCT lane.queue

@@ -88,7 +88,7 @@ def test_one_bad_row_costs_the_others_nothing(database: Database, worker: Start)
     assert {found[id] for id in (*good, infinite)} == {("succeeded", 1)}
     assert found[digits][0] == found[deep][0] == "failed"
     until(lambda: database.execute("SELECT 1 FROM leasequeue_failure WHERE job_id = %s", (lone,)), 5)
-    ((message,),) = database.execute("SELECT message FROM leasequeue_failure WHERE job_id = %s", (lone,))
+    message = database.execute("SELECT message FROM leasequeue_failure WHERE job_id = %s", (lone,))[0][0]
     assert "lone surrogate" in message
 
 
@@ -193,4 +193,26 @@ def test_failures_are_kept_and_end(database: Database, worker: Start) -> None:
     )
     assert "raise ValueError" in trace
     assert worker_name
+    assert started.stop() == 0
+
+
+def test_a_cancelled_job_does_not_run_again(database: Database, worker: Start) -> None:
+    """Asked to stop while it was held, then given back by a failure or a sweep: the next claim ends it."""
+    (id,) = enqueue(database, "nap", '{"seconds": 60}')
+    database.execute("UPDATE leasequeue_job SET cancel_requested_at = now()")
+    started = worker(database).started()
+    until(lambda: database.execute("SELECT 1 FROM leasequeue_finished"), 10)
+    assert database.execute("SELECT id, outcome FROM leasequeue_finished") == [(id, "cancelled")]
+    assert started.stop() == 0
+
+
+def test_a_cancel_reaches_a_running_job(database: Database, worker: Start) -> None:
+    (id,) = enqueue(database, "nap", '{"seconds": 60}')
+    (other,) = enqueue(database, "anap", '{"seconds": 60}')
+    started = worker(database, ttl_seconds=2.0).started()
+    until(lambda: database.scalar("SELECT count(*) FROM leasequeue_job WHERE state = 'l'") == 2, 10)
+    database.execute("UPDATE leasequeue_job SET cancel_requested_at = now()")
+    until(lambda: database.scalar("SELECT count(*) FROM leasequeue_finished") == 2, 10)
+    rows = database.execute("SELECT id, outcome FROM leasequeue_finished ORDER BY id")
+    assert rows == [(id, "cancelled"), (other, "cancelled")]
     assert started.stop() == 0
