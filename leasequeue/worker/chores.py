@@ -21,6 +21,10 @@ SWEEP_MIN_SECONDS = 0.5
 SWEEP_SHARE = 20.0
 """A sweep rests twenty times as long as it took: where a held snapshot makes it slow, it costs no more than its share."""
 
+SWEEP_FAILED_SECONDS = 5.0
+SWEEP_GRACE_SECONDS = 3.0
+"""How long a process that was cut off waits with its sweep: more than twice what another needs to connect and renew."""
+
 PURGE_EVERY_SECONDS = 60.0
 PURGE_LIMIT = 2000
 PURGE_BOUND_SECONDS = 2.0
@@ -39,11 +43,20 @@ class Sweep:
         self._found = found
         self._max_abandoned = max_abandoned
         self._due = 0.0
+        self._generation = 0
 
     def __call__(self, link: Link) -> None:
         started = time.monotonic()
         if started < self._due:
             return
+        # Set before, too: one that runs into its bound shuts the renewer's connection, and must not do so at every turn.
+        self._due = started + SWEEP_FAILED_SECONDS
+        if link.generation != self._generation:
+            again, self._generation = self._generation > 0, link.generation
+            if again:
+                # After an outage everybody's leases may have expired, and others need a moment to be back and renew theirs.
+                self._due = started + SWEEP_GRACE_SECONDS
+                return
         rows = link.run(self._sql.sweep)
         if rows:
             for id, task, queue, abandoned, state in rows:
@@ -113,9 +126,13 @@ class Purge:
         if now < self._due:
             return
         text, keep = self._purges[self._next]
+        present = self._next
+        # Before, as in the sweep: the others must get their turn.
+        self._next = (present + 1) % len(self._purges)
+        self._due = now + PURGE_EVERY_SECONDS
         rows = link.run(text, {"keep": keep, "limit": PURGE_LIMIT}, bound_seconds=PURGE_BOUND_SECONDS)
         if len(rows) < PURGE_LIMIT:
-            self._next = (self._next + 1) % len(self._purges)
             self._due = now + PURGE_EVERY_SECONDS / len(self._purges)
         else:
+            self._next = present
             self._due = now + 0.5

@@ -133,10 +133,10 @@ class Loop:
         except psycopg.Error as error:
             # A statement that the server refused (a deadlock, a full disk, a lock timeout): the next turn tries again.
             log.warning("%s: the database refused a statement: %s", self.name, error, exc_info=error)
-            self.pause(0.2)
+            Loop.pause(self, 0.2)  # a pause of the claimer listens, and may find that the connection is lost
         except Exception:
             log.exception("%s: a turn failed; going on with the next", self.name)
-            self.pause(0.2)
+            Loop.pause(self, 0.2)
 
     def connect(self) -> None:
         """Connect, for as long as it takes or until the loop may end."""
