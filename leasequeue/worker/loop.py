@@ -138,13 +138,17 @@ class Loop:
             log.exception("%s: a turn failed; going on with the next", self.name)
             Loop.pause(self, 0.2)
 
-    def connect(self) -> None:
-        """Connect, for as long as it takes or until the loop may end."""
+    def connect(self, sleep: Callable[[float], None] | None = None) -> None:
+        """Connect, for as long as it takes or until the loop may end.
+
+        Args:
+            sleep: waits between two attempts, instead of :meth:`pause`.
+        """
         retrying = Retrying(
             wait=wait_random_exponential(multiplier=0.05, max=RECONNECT_MAX_SECONDS),
             retry=retry_if_exception_type(DatabaseUnavailable),
             stop=lambda _: self.done(),
-            sleep=self.pause,
+            sleep=sleep or self.pause,
             before_sleep=self._note_attempt,
             retry_error_callback=lambda _: None,
         )

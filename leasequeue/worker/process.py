@@ -34,7 +34,7 @@ from leasequeue.worker.claim import Claimer
 from leasequeue.worker.complete import Completer
 from leasequeue.worker.execute import Executor
 from leasequeue.worker.hand import Claimed, Ended, Hand, Holder, Outcome, Slots, holder_range
-from leasequeue.worker.loop import Outage
+from leasequeue.worker.loop import Loop, Outage
 from leasequeue.worker.options import WorkerOptions
 from leasequeue.worker.page import Page
 from leasequeue.worker.renew import Renewer
@@ -149,15 +149,27 @@ class Process:
             "wake": self.wake_mode.describe(),
         }
 
-    def begin(self) -> None:
+    def begin(self, keep_waiting: Callable[[float], bool]) -> bool:
         """Check the tables, then start everything. Waits for the database as long as it takes.
+
+        Args:
+            keep_waiting: waits a little, between two attempts; False when this process is to end.
+
+        Returns:
+            False when it was told to end before the database answered; nothing is started then.
 
         Raises:
             SchemaMismatch: the tables are missing or of another version.
         """
         link = self.claimer.link
+
+        def sleep(seconds: float) -> None:
+            if not keep_waiting(seconds):
+                self.claimer.stop()
+
+        self.claimer.connect(sleep)
         if not link.connected:
-            self.claimer.connect()
+            return False
         schema = self._lq.schema
         found = parse(link.run(LINK_PROBE, {"schema": schema})[0][0])
         check(found, schema)
@@ -173,6 +185,7 @@ class Process:
             self._lq.settings().masked, schema, found, self.wake_mode.describe(), queues,
             len(names), ", ".join(names[:8]) + (", ..." if len(names) > 8 else ""),
         )  # fmt: skip
+        return True
 
     def running(self) -> list[Claimed]:
         return [job for job in self.hand.jobs() if job.ctx is not None and not job.ended]
@@ -200,7 +213,7 @@ class Process:
         """
         deadline = time.monotonic() + timeout_seconds
         self.claimer.stop()
-        self.claimer.join(STATEMENT_BOUND_SECONDS)
+        self._wait_for(self.claimer)
         self.executor.finish_serving()
         while self.busy() and time.monotonic() < deadline and keep_beating(0.02):
             pass
@@ -220,14 +233,27 @@ class Process:
             for job in left:
                 self.completer.finish(Ended(job, Outcome.UNSTARTED))
         self.completer.stop()
-        written = self.completer.join(STATEMENT_BOUND_SECONDS)
+        written = self._wait_for(self.completer)
         if not left:
-            self.executor.leave_lifespan()
+            try:
+                self.executor.leave_lifespan()
+            except Exception:  # it is the application's own code
+                log.exception("the application's lifespan did not end in good order")
         self.renewer.stop()
-        self.renewer.join(STATEMENT_BOUND_SECONDS)
+        self._wait_for(self.renewer)
         if not written:
-            log.error("the database did not take the last %d ends; their leases will expire", len(self.hand))
-        return EXIT_OVERDUE if left or not written else EXIT_CLEAN
+            log.error("the database did not take the last %d ends", len(self.hand))
+        # Whatever is still held (a claim came back after the completer's end) is for the supervisor to put back.
+        return EXIT_OVERDUE if left or not written or len(self.hand) else EXIT_CLEAN
+
+    def _wait_for(self, loop: Loop) -> bool:
+        """Wait one statement bound for the end of a loop, beating: a silent process looks stuck and may be killed."""
+        until = time.monotonic() + STATEMENT_BOUND_SECONDS
+        while not loop.join(0.05):
+            if time.monotonic() > until:
+                return False
+            self.beat()
+        return True
 
 
 def queues_of(lq: LeaseQueue, options: WorkerOptions) -> list[tuple[str, int]]:
@@ -307,8 +333,14 @@ def run(pipe: Pipe, page: Page) -> int:
         if "suspects" in orders:
             break
     process = Process(lq, options, settings, page, bytes.fromhex(birth["prefix"]), pipe.tell, alone)
+
+    def keep_waiting(seconds: float) -> bool:
+        page.stamp("beat")
+        return not pipe.closed and not {order["order"] for order in pipe.orders(seconds)} & {"stop", "now"}
+
     try:
-        process.begin()
+        if not process.begin(keep_waiting):
+            return EXIT_CLEAN
     except SchemaMismatch as error:
         pipe.tell({"event": "refused", "message": str(error)})
         return EXIT_CONFIGURATION
