@@ -21,6 +21,10 @@ _NOTHING_SET = (
 )
 
 
+GIVEN: dict[str, str] = {}
+"""What a worker was given on its command line; it comes before the environment's variable of the same name."""
+
+
 class Config:
     """The settings of one LeaseQueue. Thread-safe; a callable is called once."""
 
@@ -70,7 +74,7 @@ class Config:
             with self._resolving:
                 configured = self._call[2] if self._call else None
                 configured = configured() if callable(configured) else configured
-                found = configured or self._given_schema or os.environ.get("LEASEQUEUE_SCHEMA") or "public"
+                found = configured or self._given_schema or _variable("LEASEQUEUE_SCHEMA") or "public"
                 found = self._schema = check_schema(found)
         return found
 
@@ -111,7 +115,7 @@ class Config:
             if self._call[1] is not None:
                 return None
         for name in ("LEASEQUEUE_URL", "LEASEQUEUE_URL_FILE", "DATABASE_URL"):
-            value = os.environ.get(name, "").strip()
+            value = _variable(name).strip()
             if value and name == "LEASEQUEUE_URL_FILE":
                 try:
                     value = Path(value).read_text().strip()
@@ -122,6 +126,10 @@ class Config:
             if value:
                 return value
         return None
+
+
+def _variable(name: str) -> str:
+    return GIVEN.get(name) or os.environ.get(name, "")
 
 
 def check_schema(schema: object) -> str:

@@ -281,6 +281,10 @@ class LeaseQueue(Opens):
         keep = self._keep.get(queue)
         return keep is None or bool(keep)
 
+    def retentions(self) -> dict[str, float]:
+        """Seconds for which the history of a queue is kept, where it has a retention of its own."""
+        return {queue: keep.total_seconds() for queue, keep in self._keep.items() if keep}
+
     # What a worker process uses
 
     def middleware(self, function: M) -> M:

@@ -57,9 +57,15 @@ WHERE id = ANY(ARRAY(
     LIMIT %(k)s))
 {_CLAIMED}"""
 
+# Not while its queue is paused, nor before the delay of one that was put back.
+_SUSPECT_NOW = """queue = ANY(%(queues)s::text[])
+      AND available_at <= now() AND queue <> ALL (ARRAY(
+        SELECT name FROM {s}.leasequeue_queue
+        WHERE paused_at IS NOT NULL AND (resume_at IS NULL OR resume_at > now())))"""
+
 _CLAIM_SUSPECT = f"""{_TAKE}
 WHERE id = ANY(ARRAY(
-    SELECT id FROM {{s}}.leasequeue_job WHERE state = 'q' AND queue = ANY(%(queues)s::text[])
+    SELECT id FROM {{s}}.leasequeue_job WHERE state = 'q' AND {_SUSPECT_NOW}
     ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED))
 {_CLAIMED}"""
 
@@ -88,8 +94,10 @@ WHERE EXISTS (
       AND job.available_at >= coalesce(now() - %(window)s::float8 * interval '1 second', '-infinity'::timestamptz)
     ORDER BY job.available_at, job.id LIMIT 1)"""
 
-_PAUSED = """SELECT name FROM {s}.leasequeue_queue
-WHERE name = ANY(%(queues)s::text[]) AND paused_at IS NOT NULL AND (resume_at IS NULL OR resume_at > now())"""
+# With the database's clock: what an empty scan that begins later has not seen is not older than that.
+_PAUSED = """SELECT extract(epoch FROM now())::float8, ARRAY(
+    SELECT name FROM {s}.leasequeue_queue
+    WHERE name = ANY(%(queues)s::text[]) AND paused_at IS NOT NULL AND (resume_at IS NULL OR resume_at > now()))"""
 
 _LOCKED = f"""WITH k AS MATERIALIZED (
     SELECT id FROM {{s}}.leasequeue_job WHERE {FENCE} ORDER BY id FOR UPDATE SKIP LOCKED
@@ -151,14 +159,14 @@ SELECT d.id, queue, task, args, %(outcome)s, attempt, abandoned, created_at, cla
 FROM d JOIN e ON e.id = d.id
 RETURNING id"""
 
-# Back untouched: what was claimed but never started has spent no attempt.
+# Back untouched: what was claimed but never started has spent no attempt. A suspect goes back among the suspects.
 _RELEASE = f"""{_LOCKED}
-UPDATE {{s}}.leasequeue_job SET state = 'r', holder = NULL, expires_at = NULL, attempt = attempt - 1
+UPDATE {{s}}.leasequeue_job SET state = %(back)s::"char", holder = NULL, expires_at = NULL, attempt = attempt - 1
 WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING id"""
 
 # Back for another release of the application: the delay doubles with each time, from half a second to a minute.
 _PUT_BACK = f"""{_LOCKED}
-UPDATE {{s}}.leasequeue_job SET state = 'r', holder = NULL, expires_at = NULL, attempt = attempt - 1,
+UPDATE {{s}}.leasequeue_job SET state = %(back)s::"char", holder = NULL, expires_at = NULL, attempt = attempt - 1,
     available_at = clock_timestamp()
         + least(60, 0.5 * 2 ^ least(10, coalesce((meta ->> 'put_back')::int, 0))) * interval '1 second',
     meta = coalesce(meta, '{{{{}}}}') || jsonb_build_object('put_back', coalesce((meta ->> 'put_back')::int, 0) + 1)
@@ -210,7 +218,7 @@ _RELEASE_DEAD = """WITH k AS MATERIALIZED (
     ORDER BY id FOR UPDATE SKIP LOCKED
 ), u AS (
     UPDATE {s}.leasequeue_job AS job
-    SET state = CASE WHEN (k.started AND %(suspect)s) OR k.returned >= 5 THEN 'q' ELSE 'r' END::"char",
+    SET state = CASE WHEN (k.started AND %(suspect)s) OR k.returned >= 5 THEN 'q' ELSE %(back)s END::"char",
         holder = NULL, expires_at = NULL,
         abandoned = abandoned + (k.started AND %(suspect)s)::int,
         attempt = attempt - (NOT k.started OR NOT %(suspect)s)::int,
@@ -237,8 +245,8 @@ SELECT id, queue, task, args, 'failed', attempt, abandoned, created_at, claimed_
     'Abandoned: the process that ran it died or was lost ' || abandoned || ' times'
 FROM d RETURNING id, task"""
 
-_COUNT_SUSPECTS = """SELECT count(*) FROM (
-    SELECT FROM {s}.leasequeue_job WHERE state = 'q' AND queue = ANY(%(queues)s::text[]) LIMIT 100) AS counted"""
+_COUNT_SUSPECTS = f"""SELECT count(*) FROM (
+    SELECT FROM {{s}}.leasequeue_job WHERE state = 'q' AND {_SUSPECT_NOW} LIMIT 100) AS counted"""
 
 # The supervisor renews for a child whose interpreter does not answer: only the pairs on its page.
 _RENEW_FOR = """WITH k AS MATERIALIZED (

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from leasequeue.db.jobs import JobStatements
-from leasequeue.db.workers import WorkerStatements, purges
+from leasequeue.db.workers import WorkerStatements, purge_queue, purges
 
 if TYPE_CHECKING:
     from leasequeue.db.connect import Link
@@ -114,10 +114,17 @@ class Presence:
 
 
 class Purge:
-    """Removes what has passed its retention, a bounded piece at a time."""
+    """Removes what has passed its retention, a bounded piece at a time.
 
-    def __init__(self, schema: str) -> None:
-        self._purges = purges(schema)
+    Args:
+        retentions: seconds for which the history of a queue is kept, where it has a retention of its own.
+    """
+
+    def __init__(self, schema: str, retentions: dict[str, float]) -> None:
+        self._purges: list[tuple[str, dict[str, Any]]] = [(text, {"keep": keep}) for text, keep in purges(schema)]
+        self._purges += [
+            (purge_queue(schema), {"keep": keep, "queue": queue}) for queue, keep in sorted(retentions.items())
+        ]
         self._next = 0
         self._due = time.monotonic() + random.uniform(0.1, 1.0) * PURGE_EVERY_SECONDS  # noqa: S311
 
@@ -125,12 +132,12 @@ class Purge:
         now = time.monotonic()
         if now < self._due:
             return
-        text, keep = self._purges[self._next]
+        text, params = self._purges[self._next]
         present = self._next
         # Before, as in the sweep: the others must get their turn.
         self._next = (present + 1) % len(self._purges)
         self._due = now + PURGE_EVERY_SECONDS
-        rows = link.run(text, {"keep": keep, "limit": PURGE_LIMIT}, bound_seconds=PURGE_BOUND_SECONDS)
+        rows = link.run(text, params | {"limit": PURGE_LIMIT}, bound_seconds=PURGE_BOUND_SECONDS)
         if len(rows) < PURGE_LIMIT:
             self._due = now + PURGE_EVERY_SECONDS / len(self._purges)
         else:

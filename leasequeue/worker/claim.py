@@ -78,6 +78,7 @@ class Claimer(Loop):
         self._lanes: dict[str, dict[int, Lane]] = {s.name: {0: Lane(s.name, 0, Ladder(now))} for s in slots}
         self._probe = Ladder(now)
         self._paused: set[str] = set()
+        self._database_now = float("-inf")
         self._lanes_due = 0.0
         self._poll_seconds = POLL_MIN_SECONDS
         self.claims = 0
@@ -115,13 +116,13 @@ class Claimer(Loop):
     # The turn
 
     def connected(self) -> None:
+        # Terms may come again after a failover; and what the last claim on the old connection took may be unknown.
+        self._strays.suspect(self._holder.renew())
         self._lanes_due = 0.0
         self._wake_mode.begin(self.link)
 
     def interrupted(self) -> None:
         self._page.rest("claim_turn")
-        old = self._holder.renew()
-        self._strays.suspect(old)
 
     def turn(self) -> None:
         self._page.stamp("claim_turn")
@@ -169,6 +170,10 @@ class Claimer(Loop):
             },
         )
         found = {row[0] for row in rows}
+        for lane, start in zip(lanes, starts, strict=True):
+            if lane.queue not in found:
+                lane.scanned(now, start)
+                lane.missed(start, self._database_now)
         return [s for s in wanted if s.name in found]
 
     def _claim(self, slots: Slots, k: int) -> int:
@@ -193,7 +198,7 @@ class Claimer(Loop):
         if not rows:
             for lane, start in zip(lanes, starts, strict=True):
                 lane.scanned(now, start)
-                lane.missed()
+                lane.missed(start, self._database_now)
             return 0
         rows.sort(key=_order)
         jobs = [Claimed(row, me, slots.name, self._task_of(row[2]), now) for row in rows]
@@ -203,9 +208,8 @@ class Claimer(Loop):
         self._executor.submit(slots, jobs)
         return len(jobs)
 
-    @staticmethod
     def _move_floors(
-        lanes: list[Lane], starts: list[tuple[float, int]], rows: list[tuple[Any, ...]], k: int, now: float
+        self, lanes: list[Lane], starts: list[tuple[float, int]], rows: list[tuple[Any, ...]], k: int, now: float
     ) -> None:
         by_priority: dict[int, list[tuple[float, int]]] = {}
         for row in rows:
@@ -220,7 +224,7 @@ class Claimer(Loop):
             if keys:
                 lane.took(start, keys[0], keys[-1], full)
             else:
-                lane.missed()
+                lane.missed(start, self._database_now)
 
     # What waited too long
 
@@ -251,7 +255,8 @@ class Claimer(Loop):
             window = None if depth == float("inf") else depth
             for queue, priority in self.link.run(self._sql.probe_lanes, {"queues": names, "window": window}):
                 self._add_lane(queue, priority, now)
-        self._paused = {row[0] for row in self.link.run(self._sql.paused, {"queues": names})}
+        self._database_now, paused = self.link.run(self._sql.paused, {"queues": names})[0]
+        self._paused = set(paused)
         self._lanes_due = now + LANES_EVERY_SECONDS
 
     def _add_lane(self, queue: str, priority: int, now: float) -> None:

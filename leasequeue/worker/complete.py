@@ -44,6 +44,7 @@ class Completer(Loop):
     Args:
         keeps: whether a queue keeps a history.
         worker: the readable name of this process, written beside failures.
+        back: the state in which what was not run goes back: ``r``, or ``q`` where suspects are run.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Completer(Loop):
         hand: Hand,
         keeps: Callable[[str], bool],
         worker: str,
+        back: str,
     ) -> None:
         super().__init__("completer", link, outage)
         self._sql = sql
@@ -62,6 +64,7 @@ class Completer(Loop):
         self._hand = hand
         self._keeps = keeps
         self._worker = worker
+        self._back = back
         self._intake: SimpleQueue[Ended | None] = SimpleQueue()
         self._batch: list[Ended] = []
         self._locked: list[Ended] = []
@@ -171,8 +174,10 @@ class Completer(Loop):
                 sql = self._sql.complete_unkept
         elif outcome is Outcome.UNSTARTED:
             sql = self._sql.release
+            params["back"] = self._back
         elif outcome is Outcome.UNBOUND:
             sql = self._sql.put_back
+            params["back"] = self._back
             self._say_unknown(members)
         else:
             failures = [ended.failure or Failure("Cancelled", "cancelled on request", None) for ended in members]

@@ -284,7 +284,7 @@ class Executor:
         except Undecodable as error:
             return Ended(job, Outcome.FAILED_FOR_GOOD, failure=describe(error))
         except Exception as error:  # noqa: BLE001  # an `upgrade` of the application may raise anything
-            return Ended(job, Outcome.FAILED, failure=describe(error))
+            return _failed(job, describe(error))
         ctx = JobContext(
             Held(job.id, job.term, job.holder),
             job.task_name,
@@ -330,7 +330,7 @@ class Executor:
         try:
             return Ended(job, Outcome.SUCCEEDED, result=encode_result(value))
         except Exception as error:  # noqa: BLE001  # an encoder of the application may raise anything
-            return Ended(job, Outcome.FAILED, failure=describe(error))
+            return _failed(job, describe(error))
 
     def _raised(self, job: Claimed, error: BaseException) -> Ended:
         ctx = job.ctx
@@ -338,13 +338,11 @@ class Executor:
             return Ended(job, Outcome.COMPLETED_BY_CALLER, failure=describe(error))
         reason = job.stop_reason
         if reason is None:
-            final = job.is_last_attempt
-            return Ended(job, Outcome.FAILED_FOR_GOOD if final else Outcome.FAILED, failure=describe(error))
+            return _failed(job, describe(error))
         if reason == "timeout" and job.task is not None and job.task.timeout is not None:
             seconds = job.task.timeout.total_seconds()
             failure = Failure("TimeoutError", f"ran longer than its timeout of {seconds:g} s", _trace(error))
-            final = job.is_last_attempt
-            return Ended(job, Outcome.FAILED_FOR_GOOD if final else Outcome.FAILED, failure=failure)
+            return _failed(job, failure)
         return Ended(job, _STOPPED[reason], failure=describe(error))
 
     def _broke(self, job: Claimed, error: BaseException) -> None:
@@ -359,6 +357,10 @@ class Executor:
         if job.deadline:
             with self._timed_lock:
                 self._timed.discard(job)
+
+
+def _failed(job: Claimed, failure: Failure) -> Ended:
+    return Ended(job, Outcome.FAILED_FOR_GOOD if job.is_last_attempt else Outcome.FAILED, failure=failure)
 
 
 def _stopped(job: Claimed) -> Ended | None:

@@ -91,9 +91,16 @@ class Lane:
         else:
             self._detour = first if full and last < self.floor else None
 
-    def missed(self) -> None:
-        """A claim got nothing from this lane."""
+    def missed(self, start: tuple[float, int], database_now: float) -> None:
+        """A claim from ``start`` found nothing in this lane.
+
+        Args:
+            database_now: a time by the database's clock from before that claim, in seconds; what comes later is not below
+                it. An empty lane has its floor there, so that it is not scanned whole at each poll.
+        """
         self._detour = None
+        if start == BEGINNING and self.floor == BEGINNING:
+            self.floor = (database_now, 0)
 
     def rescan(self) -> None:
         """Scan from the beginning at the next claim. Any thread."""

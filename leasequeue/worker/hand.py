@@ -169,7 +169,7 @@ class Hand:
 class Slots:
     """One queue as this process serves it: how many jobs at once, what waits for a slot, how long handlers take.
 
-    ``begun`` and ``ended`` count per slot, each by its own thread (an increment of a shared number is not atomic).
+    ``ended`` counts per slot, each by its own thread (an increment of a shared number is not atomic).
     """
 
     PREFETCH_SECONDS = 0.05

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from leasequeue import config
 from leasequeue.db.connect import Link, Watchdog
 from leasequeue.db.jobs import job_statements
 from leasequeue.db.urls import Settings
@@ -71,13 +72,11 @@ class Process:
         settings: Settings,
         page: Page,
         prefix: bytes,
-        tell: Callable[[dict[str, Any]], None],
         alone: bool,
     ) -> None:
         self._lq = lq
         self._options = options
         self._page = page
-        self._tell = tell
         self._alone = alone
         schema = lq.schema
         sql = job_statements(schema)
@@ -95,7 +94,8 @@ class Process:
         # Suspects come from any queue, one at a time: one slot serves them all.
         self.slots = [Slots("suspects", 1)] if alone else [Slots(name, size) for name, size in queues]
         name = f"{socket.gethostname()}:{os.getpid()}"
-        self.completer = Completer(link("completer"), outage, sql, page, self.hand, lq.keeps, name)
+        back = "q" if alone else "r"
+        self.completer = Completer(link("completer"), outage, sql, page, self.hand, lq.keeps, name, back)
         margin = max(min(1.0, options.ttl_seconds / 2), options.ttl_seconds / 5)
         self.executor = Executor(lq, self.slots, page, self.completer.finish, options.ttl_seconds - margin)
         self.wake_mode = WakeMode(settings, schema, options.poll_only)
@@ -128,7 +128,7 @@ class Process:
         )
         chores: list[Callable[[Link], None]] = [strays.release, self.wake_mode.prove, self._presence]
         if not alone:
-            chores += [Sweep(sql, self.claimer.rescan, options.max_abandoned), Purge(schema)]
+            chores += [Sweep(sql, self.claimer.rescan, options.max_abandoned), Purge(schema, lq.retentions())]
         self.renewer = Renewer(
             link("renewer", control), outage, sql, page, self.hand, self.executor, options.ttl_seconds,
             chores, self._presence.leave,
@@ -173,7 +173,6 @@ class Process:
         schema = self._lq.schema
         found = parse(link.run(LINK_PROBE, {"schema": schema})[0][0])
         check(found, schema)
-        self.claimer.connected()
         self.executor.start()
         self.completer.start()
         self.renewer.start()
@@ -332,7 +331,7 @@ def run(pipe: Pipe, page: Page) -> int:
             return EXIT_CLEAN
         if "suspects" in orders:
             break
-    process = Process(lq, options, settings, page, bytes.fromhex(birth["prefix"]), pipe.tell, alone)
+    process = Process(lq, options, settings, page, bytes.fromhex(birth["prefix"]), alone)
 
     def keep_waiting(seconds: float) -> bool:
         page.stamp("beat")
@@ -350,9 +349,9 @@ def run(pipe: Pipe, page: Page) -> int:
 
 def _application(options: WorkerOptions) -> tuple[LeaseQueue, Settings]:
     if options.url:
-        os.environ["LEASEQUEUE_URL"] = options.url  # for this process's LeaseQueue; never in the environment of an exec
+        config.GIVEN["LEASEQUEUE_URL"] = options.url  # not the environment: programs that a job starts would inherit it
     if options.schema:
-        os.environ["LEASEQUEUE_SCHEMA"] = options.schema
+        config.GIVEN["LEASEQUEUE_SCHEMA"] = options.schema
     lq = load_app(options.app)
     lq.load_imports()
     if not lq.registry.names:

@@ -39,6 +39,7 @@ class Dead:
     """A process that is gone, and what its page said.
 
     ``suspect``: it crashed, so what had started is suspect; otherwise we ended it, and its jobs go back as they were.
+    ``alone``: it ran suspects, so what it had not started is still one.
     ``for_seconds``: how long its rows are looked for again.
     """
 
@@ -46,6 +47,7 @@ class Dead:
     started: list[Started]
     reason: str
     suspect: bool
+    alone: bool
     for_seconds: float = FOR_SECONDS
     until: float | None = None
 
@@ -127,6 +129,7 @@ class Salvage(Loop):
                 "ids": [entry.id for entry in dead.started],
                 "terms": [entry.term for entry in dead.started],
                 "suspect": dead.suspect,
+                "back": "q" if dead.alone else "r",
                 "reason": dead.reason,
                 "worker": self._worker,
             },

@@ -224,7 +224,7 @@ class Supervisor:
         reason = f"worker process {child.pid} {how}"
         if self._salvage is not None and child.state != "starting" and code not in (0, EXIT_CONFIGURATION):
             seconds = OVERDUE_SECONDS if code == _EXIT_OVERDUE else FOR_SECONDS
-            self._salvage.release(Dead(child.prefix, child.page.started(), reason, crashed, seconds))
+            self._salvage.release(Dead(child.prefix, child.page.started(), reason, crashed, child.alone, seconds))
             self._let_salvage_run()
         child.close()
         if child.refusal is not None:
@@ -237,6 +237,8 @@ class Supervisor:
             log.error("%s; another is started", reason)
         elif crashed:
             log.error("%s; another is started", reason)
+        elif not (child.stopped_by_us or child.alone):
+            log.warning("%s without being told to; another is started", reason)
         quick = time.monotonic() - child.started < 5.0 and code != 0 and child.state != "ready"
         self._deaths = self._deaths + 1 if quick else 0
         if self._deaths:

@@ -54,7 +54,7 @@ class SuspectClaimer(Loop):
         self.claims = 0
         self.claim_seconds = 0.0
 
-    def interrupted(self) -> None:
+    def connected(self) -> None:
         self._strays.suspect(self._holder.renew())
 
     def rescan(self) -> None:

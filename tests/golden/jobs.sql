@@ -17,6 +17,9 @@ RETURNING id, term, task, args::text, attempt, abandoned, max_attempts, extract(
 UPDATE "app".leasequeue_job SET state = 'l', holder = %(me)s, term = (SELECT nextval('"app".leasequeue_term')), expires_at = clock_timestamp() + %(ttl)s * interval '1 second', attempt = attempt + 1, claimed_at = clock_timestamp()
 WHERE id = ANY(ARRAY(
     SELECT id FROM "app".leasequeue_job WHERE state = 'q' AND queue = ANY(%(queues)s::text[])
+      AND available_at <= now() AND queue <> ALL (ARRAY(
+        SELECT name FROM "app".leasequeue_queue
+        WHERE paused_at IS NOT NULL AND (resume_at IS NULL OR resume_at > now())))
     ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED))
 RETURNING id, term, task, args::text, attempt, abandoned, max_attempts, extract(epoch FROM available_at)::float8, priority, queue, cancel_requested_at IS NOT NULL;
 
@@ -44,8 +47,9 @@ WHERE EXISTS (
     ORDER BY job.available_at, job.id LIMIT 1);
 
 -- paused
-SELECT name FROM "app".leasequeue_queue
-WHERE name = ANY(%(queues)s::text[]) AND paused_at IS NOT NULL AND (resume_at IS NULL OR resume_at > now());
+SELECT extract(epoch FROM now())::float8, ARRAY(
+    SELECT name FROM "app".leasequeue_queue
+    WHERE name = ANY(%(queues)s::text[]) AND paused_at IS NOT NULL AND (resume_at IS NULL OR resume_at > now()));
 
 -- complete
 WITH k AS MATERIALIZED (
@@ -114,14 +118,14 @@ RETURNING id;
 WITH k AS MATERIALIZED (
     SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
 )
-UPDATE "app".leasequeue_job SET state = 'r', holder = NULL, expires_at = NULL, attempt = attempt - 1
+UPDATE "app".leasequeue_job SET state = %(back)s::"char", holder = NULL, expires_at = NULL, attempt = attempt - 1
 WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING id;
 
 -- put_back
 WITH k AS MATERIALIZED (
     SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
 )
-UPDATE "app".leasequeue_job SET state = 'r', holder = NULL, expires_at = NULL, attempt = attempt - 1,
+UPDATE "app".leasequeue_job SET state = %(back)s::"char", holder = NULL, expires_at = NULL, attempt = attempt - 1,
     available_at = clock_timestamp()
         + least(60, 0.5 * 2 ^ least(10, coalesce((meta ->> 'put_back')::int, 0))) * interval '1 second',
     meta = coalesce(meta, '{}') || jsonb_build_object('put_back', coalesce((meta ->> 'put_back')::int, 0) + 1)
@@ -177,7 +181,7 @@ WITH k AS MATERIALIZED (
     ORDER BY id FOR UPDATE SKIP LOCKED
 ), u AS (
     UPDATE "app".leasequeue_job AS job
-    SET state = CASE WHEN (k.started AND %(suspect)s) OR k.returned >= 5 THEN 'q' ELSE 'r' END::"char",
+    SET state = CASE WHEN (k.started AND %(suspect)s) OR k.returned >= 5 THEN 'q' ELSE %(back)s END::"char",
         holder = NULL, expires_at = NULL,
         abandoned = abandoned + (k.started AND %(suspect)s)::int,
         attempt = attempt - (NOT k.started OR NOT %(suspect)s)::int,
@@ -207,7 +211,10 @@ FROM d RETURNING id, task;
 
 -- count_suspects
 SELECT count(*) FROM (
-    SELECT FROM "app".leasequeue_job WHERE state = 'q' AND queue = ANY(%(queues)s::text[]) LIMIT 100) AS counted;
+    SELECT FROM "app".leasequeue_job WHERE state = 'q' AND queue = ANY(%(queues)s::text[])
+      AND available_at <= now() AND queue <> ALL (ARRAY(
+        SELECT name FROM "app".leasequeue_queue
+        WHERE paused_at IS NOT NULL AND (resume_at IS NULL OR resume_at > now()))) LIMIT 100) AS counted;
 
 -- renew_for
 WITH k AS MATERIALIZED (
