@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import select
 import signal
 import socket
 import sys
@@ -38,6 +37,7 @@ from leasequeue.worker.hand import Claimed, Ended, Hand, Holder, Outcome, Slots,
 from leasequeue.worker.loop import Loop, Outage
 from leasequeue.worker.options import WorkerOptions
 from leasequeue.worker.page import Page
+from leasequeue.worker.pipe import Pipe
 from leasequeue.worker.renew import Renewer
 from leasequeue.worker.strays import Strays
 from leasequeue.worker.suspects import SuspectClaimer
@@ -261,52 +261,6 @@ def queues_of(lq: LeaseQueue, options: WorkerOptions) -> list[tuple[str, int]]:
         return list(options.queues)
     names = {task.queue for task in lq.registry} | {"default"}
     return [(name, DEFAULT_SLOTS) for name in sorted(names)]
-
-
-class Pipe:
-    """The child's ends of the pipes to its supervisor."""
-
-    def __init__(self, orders_fd: int, events_fd: int) -> None:
-        self._orders_fd = orders_fd
-        self._events_fd = events_fd
-        self._rest = b""
-        self._unread: list[dict[str, Any]] = []
-        self.closed = False
-
-    def tell(self, event: dict[str, Any]) -> None:
-        """Send an event; a supervisor that is gone does not hear it, and that shows as the end of the orders."""
-        try:
-            os.write(self._events_fd, json.dumps(event).encode() + b"\n")
-        except BrokenPipeError:
-            self.closed = True
-
-    def orders(self, timeout_seconds: float) -> list[dict[str, Any]]:
-        """The orders that came, waiting at most so long for the first."""
-        if self._unread:
-            unread, self._unread = self._unread, []
-            return unread
-        if self.closed:
-            time.sleep(timeout_seconds)
-            return []
-        ready, _, _ = select.select([self._orders_fd], [], [], timeout_seconds)
-        if not ready:
-            return []
-        piece = os.read(self._orders_fd, 65536)
-        if not piece:
-            self.closed = True
-            return []
-        *lines, self._rest = (self._rest + piece).split(b"\n")
-        return [json.loads(line) for line in lines if line]
-
-    def first(self) -> dict[str, Any]:
-        """The first order: what to be."""
-        while not self.closed:
-            orders = self.orders(1.0)
-            if orders:
-                # What came with it (a stop, in the first moment) is for the next to ask.
-                self._unread = orders[1:]
-                return orders[0]
-        raise SystemExit(EXIT_CLEAN)
 
 
 def run(pipe: Pipe, page: Page) -> int:
