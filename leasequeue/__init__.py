@@ -1,4 +1,4 @@
-"""Jobs, schedules and leader election for applications that already have PostgreSQL.
+"""Background jobs for applications that already have PostgreSQL.
 
 What is public stands in ``__all__``. Importing the package loads nothing but the errors; the rest is loaded
 at the first use of a name, and never brings in alembic, rich or click.

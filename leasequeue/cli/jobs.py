@@ -17,7 +17,13 @@ if TYPE_CHECKING:
     from leasequeue.ops.asking import Desk
 
 _STATES = ("ready", "scheduled", "leased", "suspect", "waiting", "succeeded", "failed", "cancelled", "expired")
-_ID = click.IntRange(-(2**63), 2**63 - 1)
+
+
+class _Id(click.IntRange):
+    name = "number of a job"  # a refusal says: 'abc' is not a valid number of a job
+
+
+_ID = _Id(-(2**63), 2**63 - 1)
 
 
 @click.group()
@@ -25,7 +31,7 @@ def jobs() -> None:
     """List, show, retry and cancel single jobs."""
 
 
-@jobs.command("list")
+@jobs.command("list", short_help="List jobs: those that have not ended, or of one state.")
 @database_options
 @click.option("--state", type=click.Choice(_STATES), help="Only these; otherwise every job that has not ended.")
 @click.option("--queue", metavar="NAME", help="Only of this queue.")
@@ -105,7 +111,7 @@ def _took(row: query.JobRow) -> str:
     return render.duration((row.finished_at - row.started_at).total_seconds())
 
 
-@jobs.command()
+@jobs.command(short_help="Everything that is known of one job.")
 @database_options
 @click.argument("id", type=_ID)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -176,7 +182,7 @@ def _facts(job: query.JobDetail) -> list[tuple[str, str]]:
     return [(name, text) for name, text in facts.items() if text]
 
 
-@jobs.command()
+@jobs.command(short_help="Run jobs as soon as possible, or again.")
 @database_options
 @click.argument("ids", type=_ID, nargs=-1, required=True, metavar="ID...")
 @click.option("--again", is_flag=True, help="Also a job that was retried before.")
@@ -191,7 +197,7 @@ def retry(url: str | None, schema: str | None, ids: tuple[int, ...], again: bool
     _each(url, schema, ids, as_json, lambda open_desk, id: actions.retry(open_desk, id, again=again))
 
 
-@jobs.command()
+@jobs.command(short_help="Cancel jobs; running ones are asked to stop.")
 @database_options
 @click.argument("ids", type=_ID, nargs=-1, required=True, metavar="ID...")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

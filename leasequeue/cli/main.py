@@ -114,8 +114,8 @@ def _explain(error: Exception, *, debug: bool) -> int:
     if isinstance(error, DatabaseUnavailable):
         if not isinstance(error, OutcomeUnknown):
             click.echo(
-                "Check that the server is up and that this is its address (--url, else LEASEQUEUE_URL, LEASEQUEUE_URL_FILE or "
-                "DATABASE_URL).",
+                "Check that the server is up and that this is its address and an existing database (--url, else "
+                "LEASEQUEUE_URL, LEASEQUEUE_URL_FILE or DATABASE_URL).",
                 err=True,
             )
         return EXIT_UNAVAILABLE
@@ -141,7 +141,7 @@ def _reader_gone() -> int:
 @click.version_option(version("leasequeue"), prog_name="leasequeue")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 def main(debug: bool) -> None:
-    """Jobs, schedules and leader election on PostgreSQL."""
+    """Background jobs on the PostgreSQL that an application already has."""
 
 
 if __name__ == "__main__":
