@@ -25,30 +25,43 @@ _SAY_EVERY_SECONDS = 60.0
 
 
 class Outage:
-    """Says once a minute, for all threads of a process together, that the database does not answer. Thread-safe."""
+    """Says once a minute, for all threads of a process together, that the database does not answer. Thread-safe.
+
+    Connections that break one after another, or again within the minute, are not said one by one; they are counted, and the
+    next line tells how many there were.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._since: float | None = None
-        self._said = 0.0
+        self._said: dict[bool, float] = {}
+        self._told = False
+        self._breaks = 0
 
     def note(self, error: BaseException) -> None:
         """A thread could not reach the database, or lost it."""
         now = time.monotonic()
+        # One that answers but takes no writes (a standby, a demoted primary) is another matter, said for itself.
+        read_only = "read-only" in str(error)
         with self._lock:
             if self._since is None:
                 self._since = now
-            elif now - self._said < _SAY_EVERY_SECONDS:
+                self._breaks += 1
+            if now - self._said.get(read_only, float("-inf")) < _SAY_EVERY_SECONDS:
                 return
-            self._said = now
+            self._said[read_only] = now
+            self._told = True
             lasting = now - self._since
-        log.warning("the database does not answer (for %.0f s now): %s; trying again", lasting, error)
+            breaks, self._breaks = self._breaks, 0
+        times = f", {breaks} times since this was last said" if breaks > 1 else ""
+        log.warning("the database does not answer (for %.0f s now%s): %s; trying again", lasting, times, error)
 
     def over(self) -> None:
         """A thread is connected again."""
         with self._lock:
             since, self._since = self._since, None
-        if since is not None:
+            told, self._told = self._told, False
+        if since is not None and told:
             log.info("the database answers again, after %.1f s", time.monotonic() - since)
 
 
