@@ -153,7 +153,7 @@ class Watcher:
         done = ground.popen(
             command,
             output=subprocess.PIPE,
-            preexec_fn=partial(_die_with_parent, signal.SIGKILL),
+            preexec_fn=partial(die_with_parent, signal.SIGKILL),
         )
         output, _ = done.communicate()
         secret.unlink()
@@ -196,7 +196,7 @@ class Watcher:
         try:
             self.log_start = os.fstat(fd).st_size
             # A fast shutdown when this process is killed; its users' lives are not looked at any more then.
-            self.postmaster = ground.popen(command, output=fd, preexec_fn=partial(_die_with_parent, _FAST))
+            self.postmaster = ground.popen(command, output=fd, preexec_fn=partial(die_with_parent, _FAST))
         finally:
             os.close(fd)
         self.say("starting")
@@ -314,8 +314,9 @@ if sys.platform == "linux":
         _prctl = ctypes.CDLL(None).prctl
 
 
-def _die_with_parent(how: int) -> None:
-    # Runs in the child after its change of user (which would clear this) and before exec.
+def die_with_parent(how: int) -> None:
+    """For a ``preexec_fn``: the kernel sends this signal when the thread that started the child ends. Linux only."""
+    # After the child's change of user, which would clear it, and before exec.
     if _prctl is not None:
         _prctl(1, how, 0, 0, 0)  # PR_SET_PDEATHSIG
 

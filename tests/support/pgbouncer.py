@@ -10,10 +10,12 @@ import signal
 import socket
 import subprocess
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import psycopg
 
+from leasequeue.embedded.watch import die_with_parent
 from tests.support.server import Server, make_url
 from tests.support.waiting import until
 
@@ -117,6 +119,7 @@ class PgBouncer:
             [binary, "-q", str(config)],
             cwd=self._folder,
             stdin=subprocess.DEVNULL,
+            preexec_fn=partial(die_with_parent, signal.SIGTERM),  # a killed pytest leaves none behind
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             user=account.pw_uid if account else None,

@@ -199,17 +199,21 @@ class DockerServer(Server):
     def __init__(self, image: str, reason: str) -> None:
         from testcontainers.core.container import DockerContainer
 
+        from leasequeue.embedded.watch import free_port
+
         self.reason = reason
         self.image = image
         self._password = secrets.token_urlsafe(16)
         container = DockerContainer(image)
         container.with_env("POSTGRES_PASSWORD", self._password)
-        container.with_exposed_ports(5432)
+        # One that Docker chose would change with every start, and a pgbouncer in front would go on dialling the old one.
+        container.with_bind_ports(5432, free_port())
         container.with_command(
             ["postgres", "-c", "fsync=off", "-c", "max_connections=200", "-c", "max_prepared_transactions=10"]
         )
         self._container = container.start()
-        self._address: tuple[str, int] | None = None
+        host, port = container.get_container_host_ip(), int(container.get_exposed_port(5432))
+        self._params = {"host": host, "port": str(port), "user": "postgres", "password": self._password}
         try:
             self.wait_ready(60)
         except AssertionError:
@@ -217,16 +221,7 @@ class DockerServer(Server):
             raise
 
     def params(self) -> dict[str, str]:
-        if self._address is None:
-            container = self._container
-            self._address = (container.get_container_host_ip(), int(container.get_exposed_port(5432)))
-        host, port = self._address
-        return {"host": host, "port": str(port), "user": "postgres", "password": self._password}
-
-    def _docker(self, action: str) -> None:
-        # A published port that Docker chose changes with every start.
-        self._address = None
-        getattr(self._container.get_wrapped_container(), action)()
+        return self._params
 
     def restart_immediate(self) -> None:
         self.kill9_postmaster()
@@ -236,10 +231,10 @@ class DockerServer(Server):
         self.start()
 
     def stop(self) -> None:
-        self._docker("kill")
+        self._container.get_wrapped_container().kill()
 
     def start(self) -> None:
-        self._docker("start")
+        self._container.get_wrapped_container().start()
         self.wait_ready(60)
 
     def close(self) -> None:
