@@ -32,6 +32,7 @@ def start(
     *,
     port: int | None = None,
     durable: bool = True,
+    temporary: bool = False,
     settings: Mapping[str, str] | None = None,
     progress: Callable[[str], None] | None = None,
     timeout_seconds: float = 60.0,
@@ -45,8 +46,9 @@ def start(
         folder: holds the data and is made where missing; None means ``.leasequeue`` in the current directory.
         port: the port to listen on; None means the last one of this folder, or any free one.
         durable: False turns fsync off: quicker, for tests, and lost with the machine's power.
-        settings: further settings of Postgres. Like port and durable they count for whoever starts the server; one
-            who joins it takes it as it is.
+        temporary: True removes the folder and all data when the last user is gone, however it went.
+        settings: further settings of Postgres. Like port, durable and temporary they count for whoever starts the server;
+            one who joins it takes it as it is.
         progress: called with a sentence at each stage that takes its time.
         timeout_seconds: for the whole start.
 
@@ -63,7 +65,7 @@ def start(
     where.make()
     told = progress or (lambda _sentence: None)
     deadline = time.monotonic() + timeout_seconds
-    options = {"port": port, "durable": durable, "settings": dict(settings or {})}
+    options = {"port": port, "durable": durable, "temporary": temporary, "settings": dict(settings or {})}
     lock = _lock(where, told, deadline)
     try:
         if not where.password.exists():

@@ -44,7 +44,7 @@ class Watcher:
 
     Args:
         folder: the folder; its ``watching`` lock is held by this process.
-        options: ``durable``, ``port`` (None: any free one) and ``settings``, as given to ``start``.
+        options: ``durable``, ``temporary``, ``port`` (None: any free one) and ``settings``, as given to ``start``.
     """
 
     def __init__(self, folder: Folder, options: dict[str, Any]) -> None:
@@ -78,6 +78,9 @@ class Watcher:
                     self.say("leaving")
                     self.end_postmaster(_FAST if self.folder.path.exists() else _IMMEDIATE)
                     self.folder.state.unlink(missing_ok=True)
+                    if self.options["temporary"] and not self.folder.is_used():
+                        shutil.rmtree(self.ground.home, ignore_errors=True)
+                        shutil.rmtree(self.folder.path, ignore_errors=True)
                     return
                 if last:
                     last.release()

@@ -17,6 +17,7 @@ import pytest
 from leasequeue import embedded
 from leasequeue.embedded.folder import Folder
 from leasequeue.embedded.processes import of_data_folder
+from tests.support.server import quick_folder
 from tests.support.waiting import until
 
 # Starts the folder, says so, and then stays until it is killed or told to leave.
@@ -63,7 +64,7 @@ class Owner:
 @pytest.fixture(scope="session")
 def prepared() -> Iterator[Path]:
     """A folder with fresh database files, to be copied: 0.1 s where initdb takes 1."""
-    above = Path(tempfile.mkdtemp(prefix="lqe-"))
+    above = Path(tempfile.mkdtemp(prefix="lqe-", dir=quick_folder()))
     above.chmod(0o711)
     embedded.start(above / "server", durable=False).stop()
     yield above / "server"
@@ -82,7 +83,7 @@ def folder(new_folder: Path, prepared: Path) -> Path:
 @pytest.fixture
 def new_folder() -> Iterator[Path]:
     """A folder that is not made yet, and that anybody may pass through to; the server in it is gone afterwards."""
-    above = Path(tempfile.mkdtemp(prefix="lqe-"))
+    above = Path(tempfile.mkdtemp(prefix="lqe-", dir=quick_folder()))
     above.chmod(0o711)
     path = above / "server"
     yield path

@@ -13,7 +13,7 @@ import pytest
 
 from leasequeue import embedded
 from leasequeue.embedded.folder import Folder
-from tests.embedded.conftest import Owner, is_alive, processes
+from tests.embedded.conftest import OWNER, Owner, is_alive, processes
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.process
@@ -22,6 +22,14 @@ pytestmark = pytest.mark.process
 def answers(server: embedded.EmbeddedServer) -> bool:
     with psycopg.connect(server.url(), autocommit=True) as conn:
         return conn.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_a_temporary_server_leaves_no_file_behind(new_folder: Path, owners: list[Owner]) -> None:
+    owners.append(Owner(new_folder, OWNER.replace("durable=False", "durable=False, temporary=True")))
+    owners[0].ready()
+    owners[0].kill()
+    until(lambda: not new_folder.exists(), 10, "the folder to be removed")
+    assert not Folder(new_folder).is_watched()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])

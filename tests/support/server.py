@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import signal
 import socket
 import tempfile
@@ -142,7 +141,7 @@ class UrlServer(Server):
 
 
 class EmbeddedServer(Server):
-    """The wheel's own Postgres, private to this run, in a folder that goes with it."""
+    """The wheel's own Postgres, private to this run, in a folder that goes with it, even when pytest is killed."""
 
     kind = "embedded"
     can_restart = True
@@ -151,11 +150,10 @@ class EmbeddedServer(Server):
         from leasequeue import embedded
 
         self.reason = reason
-        self._folder = Path(tempfile.mkdtemp(prefix="leasequeue-test-"))
-        self._folder.chmod(0o711)  # as root the server runs as another user, which passes through here
         self.handle = embedded.start(
-            self._folder / "server",
+            quick_folder() / f"leasequeue-test-{os.getpid()}-{secrets.token_hex(4)}",
             durable=False,
+            temporary=True,
             settings={"max_connections": "200", "max_prepared_transactions": "10", **(settings or {})},
         )
 
@@ -186,8 +184,7 @@ class EmbeddedServer(Server):
         self.wait_ready()
 
     def close(self) -> None:
-        self.handle.stop(remove=True)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self.handle.stop()
 
 
 class DockerServer(Server):
@@ -239,6 +236,21 @@ class DockerServer(Server):
 
     def close(self) -> None:
         self._container.stop()
+
+
+def quick_folder() -> Path:
+    """Where short-lived database files go: memory if there is room, else the usual place.
+
+    A database cloned from the template is some 300 files: 15 ms in memory, 20 to 400 ms on the disks seen.
+    """
+    memory = Path("/dev/shm")  # noqa: S108 - what goes there is made in a folder of its own, of mode 711
+    try:
+        free = os.statvfs(memory)
+        if free.f_bavail * free.f_frsize > 3 << 30 and os.access(memory, os.W_OK | os.X_OK):
+            return memory
+    except OSError:
+        pass
+    return Path(tempfile.gettempdir())
 
 
 def make_url(*, host: str, port: int, user: str, password: str | None, dbname: str) -> str:
