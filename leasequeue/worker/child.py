@@ -24,6 +24,9 @@ class Child:
     Args:
         alone: a spare that runs suspects when told to, not a server of queues.
 
+    Raises:
+        OSError: the system starts no process now.
+
     ``state`` goes starting -> loaded (its application is imported) -> ready (it serves) -> gone.
     """
 
@@ -56,6 +59,9 @@ class Child:
                 os.environ,
                 setsigmask=[signal.SIGTERM, signal.SIGINT, signal.SIGHUP],
             )
+        except OSError:
+            self.close()
+            raise
         finally:
             for fd in inherited:
                 os.close(fd)
@@ -100,7 +106,6 @@ class Child:
         return time.monotonic() - beat if beat else 0.0
 
     def close(self) -> None:
-        """Let go of the pipes and the page, after it is gone and its page has been read."""
+        """Let go of the pipes, after it is gone. The page goes with the last who reads it (a health check may just do)."""
         os.close(self._orders)
         os.close(self.events)
-        self.page.close()

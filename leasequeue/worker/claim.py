@@ -117,7 +117,8 @@ class Claimer(Loop):
 
     def connected(self) -> None:
         # Terms may come again after a failover; and what the last claim on the old connection took may be unknown.
-        self._strays.suspect(self._holder.renew())
+        if self.link.generation > 1:
+            self._strays.suspect(self._holder.renew())
         self._lanes_due = 0.0
         self._wake_mode.begin(self.link)
 

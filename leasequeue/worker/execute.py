@@ -305,6 +305,10 @@ class Executor:
             with self._timed_lock:
                 self._timed.add(job)
         job.entry = self._page.enter(job.id, job.term, job.deadline)
+        if time.monotonic() > job.renewed + self._trust_seconds:
+            # It waited for a full page, as while the database is away; nothing was done yet.
+            self._over(job)
+            return Ended(job, Outcome.UNSTARTED)
         return ctx, arguments
 
     def _decode(self, job: Claimed) -> dict[str, Any]:

@@ -22,17 +22,20 @@ BEGINNING = (float("-inf"), 0)
 
 
 class Ladder:
-    """When to look below a floor, and how deep. For one thread; the clock is ``time.monotonic``."""
+    """When to look below a floor, and how deep. For one thread, but for :meth:`whole`; the clock is ``time.monotonic``."""
 
-    __slots__ = ("_due", "_whole")
+    __slots__ = ("_asked", "_due", "_noticed", "_scanned", "_whole")
 
     def __init__(self, now: float) -> None:
         self._due = [now + rung for rung in RUNGS]
         self._whole = now + 2 * RUNGS[-1]
+        # How often the whole lane was asked for, up to which of these a scan has begun, and has ended.
+        self._asked = self._noticed = self._scanned = 0
 
     def depth(self, now: float) -> float:
         """Seconds below the floor to start at: 0.0 when no rung is due, infinity for the whole lane."""
-        if now >= self._whole:
+        if now >= self._whole or self._asked != self._scanned:
+            self._noticed = self._asked
             return float("inf")
         return max((2 * rung for rung, due in zip(RUNGS, self._due, strict=True) if due <= now), default=0.0)
 
@@ -40,13 +43,14 @@ class Ladder:
         """A scan that began at ``now`` went that deep: the rungs that it covered are done."""
         if depth == float("inf"):
             self._whole = now + 2 * RUNGS[-1]
+            self._scanned = self._noticed
         for i, rung in enumerate(RUNGS):
             if self._due[i] <= now and 2 * rung <= depth:
                 self._due[i] = now + rung
 
     def whole(self) -> None:
-        """Make the whole lane due at once."""
-        self._whole = 0.0
+        """Make the whole lane due at once. One that is being scanned at this moment is scanned again."""
+        self._asked += 1
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -65,7 +66,7 @@ class Outage:
             log.info("the database answers again, after %.1f s", time.monotonic() - since)
 
 
-class Loop:
+class Loop(ABC):
     """A thread that takes turns until it is told to stop, on a connection of its own.
 
     A subclass writes :meth:`turn`. Whatever a turn raises is told and survived: a loop ends by :meth:`stop` only.
@@ -77,6 +78,7 @@ class Loop:
         self.outage = outage
         self._stopping = threading.Event()
         self._woken = threading.Event()
+        self._broken = False
         self._thread = threading.Thread(target=self._run, name=f"leasequeue-{name}", daemon=True)
 
     def start(self) -> None:
@@ -97,6 +99,11 @@ class Loop:
         self._woken.set()
 
     @property
+    def broken(self) -> bool:
+        """Whether its connection broke and was not made again: what its last statement did may be unknown."""
+        return self._broken
+
+    @property
     def stopping(self) -> bool:
         return self._stopping.is_set()
 
@@ -105,17 +112,17 @@ class Loop:
         self._woken.wait(seconds)
         self._woken.clear()
 
+    @abstractmethod
     def turn(self) -> None:
         """One round; called again and again while connected."""
-        raise NotImplementedError
 
-    def interrupted(self) -> None:
+    def interrupted(self) -> None:  # noqa: B027  # most loops have nothing to do then
         """The connection broke in a turn; called before it is made again."""
 
-    def connected(self) -> None:
+    def connected(self) -> None:  # noqa: B027  # most loops have nothing to do then
         """A new connection is there; called before the next turn."""
 
-    def ended(self) -> None:
+    def ended(self) -> None:  # noqa: B027  # most loops have nothing to do then
         """The last thing that the thread does."""
 
     def done(self) -> bool:
@@ -142,6 +149,7 @@ class Loop:
             step()
         except DatabaseUnavailable as error:
             self.outage.note(error)
+            self._broken = True
             self.interrupted()
         except psycopg.Error as error:
             # A statement that the server refused (a deadlock, a full disk, a lock timeout): the next turn tries again.
@@ -169,6 +177,7 @@ class Loop:
         if self.link.connected:
             self.outage.over()
             self.connected()
+            self._broken = False
 
     def _note_attempt(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None

@@ -112,9 +112,6 @@ class Page:
                 found.append(entry)
         return found
 
-    def close(self) -> None:
-        self._map.close()
-
 
 def create_file() -> int:
     """A file descriptor for a page: in memory where the system can, never visible by a name; inheritable on demand."""

@@ -100,7 +100,7 @@ class Process:
         self.executor = Executor(lq, self.slots, page, self.completer.finish, options.ttl_seconds - margin)
         self.wake_mode = WakeMode(settings, schema, options.poll_only)
         holder = Holder(prefix)
-        strays = Strays(sql, self.hand, STATEMENT_BOUND_SECONDS)
+        self._strays = strays = Strays(sql, self.hand, STATEMENT_BOUND_SECONDS)
         if alone:
             self.claimer: Claimer | SuspectClaimer = SuspectClaimer(
                 link("suspects"), outage, sql, self.hand, holder, self.slots[0], self.executor,
@@ -242,8 +242,10 @@ class Process:
         self._wait_for(self.renewer)
         if not written:
             log.error("the database did not take the last %d ends", len(self.hand))
-        # Whatever is still held (a claim came back after the completer's end) is for the supervisor to put back.
-        return EXIT_OVERDUE if left or not written or len(self.hand) else EXIT_CLEAN
+        # Whatever is or may still be held is for the supervisor to put back: a claim that came back after the completer's
+        # end, or one whose connection broke, so that nobody knows what it took.
+        unsure = self.claimer.broken or self._strays.pending()
+        return EXIT_OVERDUE if left or not written or len(self.hand) or unsure else EXIT_CLEAN
 
     def _wait_for(self, loop: Loop) -> bool:
         """Wait one statement bound for the end of a loop, beating: a silent process looks stuck and may be killed."""

@@ -42,6 +42,11 @@ class Strays:
         with self._lock:
             self._until[holder] = None
 
+    def pending(self) -> bool:
+        """Whether a holder is still looked after."""
+        with self._lock:
+            return bool(self._until)
+
     def release(self, link: Link) -> None:
         """Put back what is found; for the renewer's turn."""
         with self._lock:

@@ -138,7 +138,13 @@ class Supervisor:
 
     def _start(self, alone: bool) -> None:
         self._numbers += 1
-        child = Child(self._numbers, self._options, alone)
+        try:
+            child = Child(self._numbers, self._options, alone)
+        except OSError as error:
+            # No memory, or no process left for this user: those that run go on.
+            log.error("a worker process cannot be started: %s; trying again in %g s", error, RESTART_MAX_SECONDS)
+            self._start_at = time.monotonic() + RESTART_MAX_SECONDS
+            return
         self._children[child.pid] = child
 
     def _listen(self, seconds: float) -> None:

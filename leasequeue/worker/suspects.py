@@ -55,7 +55,8 @@ class SuspectClaimer(Loop):
         self.claim_seconds = 0.0
 
     def connected(self) -> None:
-        self._strays.suspect(self._holder.renew())
+        if self.link.generation > 1:
+            self._strays.suspect(self._holder.renew())
 
     def rescan(self) -> None:
         """Suspects are always read from the beginning."""
