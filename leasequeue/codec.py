@@ -287,7 +287,8 @@ def _items(value: Any) -> collections.abc.Iterable[Any]:
 def encode_result(value: object) -> str | None:
     """A result as JSON text; None stays None and stores nothing.
 
-    A value is encoded by its own type: what an annotation would rebuild is written plainly (a UUID as text).
+    A value is encoded by its own type: what an annotation would rebuild is written plainly (a UUID as text). A NUL or a
+    lone surrogate in a text is shown as an escape: the work is done, and one character is no reason to do it again.
 
     Raises:
         ResultNotStorable: it cannot be carried, or takes more than 1 MiB.
@@ -311,7 +312,9 @@ def encode_result(value: object) -> str | None:
 
 def _plain(value: Any) -> Any:
     kind = type(value)
-    if kind is str or kind is int or kind is bool or kind is float:
+    if kind is str:
+        return _visible(value)
+    if kind is int or kind is bool or kind is float:
         return NATIVE.encode(value)
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
@@ -347,11 +350,15 @@ def safe_text(text: str, limit: int) -> str:
     Args:
         limit: the most characters to keep, beside the note of how many were cut.
     """
-    if "\0" in text:
-        text = text.replace("\0", "\\x00")
-    if not text.isascii():
-        text = text.encode("utf-8", "backslashreplace").decode()
+    text = _visible(text)
     if len(text) <= limit:
         return text
     half = limit // 2
     return f"{text[:half]}\n... {len(text) - 2 * half:,} characters cut ...\n{text[len(text) - half :]}"
+
+
+def _visible(text: str) -> str:
+    """What PostgreSQL's text cannot hold, as escapes."""
+    if "\0" in text:
+        text = text.replace("\0", "\\x00")
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

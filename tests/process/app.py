@@ -79,6 +79,11 @@ def surrogate() -> None:
     raise ValueError("a lone surrogate: \ud800, and a NUL: \0")
 
 
+@lq.task(name="give_surrogate")
+def give_surrogate() -> str:
+    return "a lone surrogate: \ud800, and a NUL: \0"
+
+
 @lq.task(name="effect")
 def effect() -> None:
     """Writes its effect and completes in one transaction."""

@@ -216,3 +216,13 @@ def test_a_cancel_reaches_a_running_job(database: Database, worker: Start) -> No
     rows = database.execute("SELECT id, outcome FROM leasequeue_finished ORDER BY id")
     assert rows == [(id, "cancelled"), (other, "cancelled")]
     assert started.stop() == 0
+
+
+def test_a_result_with_a_character_that_cannot_be_stored_succeeds(database: Database, worker: Start) -> None:
+    """The work is done; a lone surrogate in what it returned must not have it done again."""
+    (id,) = enqueue(database, "give_surrogate")
+    started = worker(database).started()
+    until(lambda: database.execute("SELECT 1 FROM leasequeue_finished"), 10)
+    rows = database.execute("SELECT id, outcome, attempt, result FROM leasequeue_finished")
+    assert rows == [(id, "succeeded", 1, "a lone surrogate: \\ud800, and a NUL: \\x00")]
+    assert started.stop() == 0
