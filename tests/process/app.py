@@ -31,8 +31,10 @@ async def anoop(i: int = 0) -> None:
 
 
 @lq.task(name="nap")
-def nap(seconds: float) -> None:
-    """Works for a while, and looks whether it should stop."""
+def nap(seconds: float, marks: str = "") -> None:
+    """Works for a while, and looks whether it should stop. Makes a file in ``marks`` when it begins."""
+    if marks:
+        (Path(marks) / str(current_job().id)).touch()
     current_job().cancelled.wait(seconds)
 
 
