@@ -32,21 +32,28 @@ from leasequeue.errors import (
 if TYPE_CHECKING:
     from leasequeue.context import JobContext, current_job
     from leasequeue.job import Job
+    from leasequeue.lease import AsyncLeader, Leader, Lease, Occupant, Refused
     from leasequeue.queue import LeaseQueue
     from leasequeue.task import AsyncTask, Call, Task
 
 _HOMES = {
+    "AsyncLeader": "lease",
     "AsyncTask": "task",
     "Call": "task",
     "Job": "job",
     "JobContext": "context",
+    "Leader": "lease",
+    "Lease": "lease",
     "LeaseQueue": "queue",
+    "Occupant": "lease",
+    "Refused": "lease",
     "Task": "task",
     "current_job": "context",
 }
 
 __all__ = [
     "ActionRefused",
+    "AsyncLeader",
     "AsyncTask",
     "Call",
     "ConfigurationError",
@@ -59,11 +66,15 @@ __all__ = [
     "JobContext",
     "JobFailed",
     "JobNotFound",
+    "Leader",
+    "Lease",
     "LeaseLost",
     "LeaseQueue",
     "LeaseQueueError",
     "LeaseRefused",
+    "Occupant",
     "OutcomeUnknown",
+    "Refused",
     "ResultNotStorable",
     "SchemaMismatch",
     "Task",

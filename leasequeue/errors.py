@@ -3,6 +3,7 @@
     LeaseQueueError
     ├── ConfigurationError         the LeaseQueue, a task or a connection is set up in a way that cannot work
     │   ├── DuplicateTask          two functions claim one task name
+    │   ├── DuplicateSchedule      two schedules claim one name
     │   └── UnknownTask            a name that no registered task carries
     ├── InvalidArguments           the arguments of a call do not fit the task, or cannot be carried
     ├── Undecodable                a stored row cannot be turned back into arguments
@@ -14,6 +15,7 @@
     ├── DuplicateJob               a live job already holds the unique key
     ├── ActionRefused              what an operator asked for a job changed nothing; the row says why
     │   └── JobNotFound            there is no job with that id, or no more
+    ├── ScheduleRefused            what was asked for a schedule changed nothing; the message says why
     ├── LeaseRefused               somebody else holds the lease
     ├── LeaseLost                  this process no longer holds the row in its term
     └── JobFailed                  the job whose result was asked for has failed
@@ -51,6 +53,20 @@ class DuplicateTask(ConfigurationError):
         self.name = name
         self.first = first
         self.second = second
+
+
+class DuplicateSchedule(ConfigurationError):
+    """Two schedules claim the same name.
+
+    Args:
+        name: the name both claim.
+        found: what has it already.
+    """
+
+    def __init__(self, name: str, found: str) -> None:
+        super().__init__(f"there is a schedule {name!r} already ({found}): give this one another name (name=...)")
+        self.name = name
+        self.found = found
 
 
 class UnknownTask(ConfigurationError):
@@ -201,8 +217,30 @@ class JobNotFound(ActionRefused):
         )
 
 
+class ScheduleRefused(LeaseQueueError):
+    """What was asked for a schedule has changed nothing.
+
+    Args:
+        name: the schedule.
+        reason: a clause that says why not, and what to do.
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"schedule {name!r}: {reason}")
+        self.name = name
+        self.reason = reason
+
+
 class LeaseRefused(LeaseQueueError):
-    """Somebody else holds the lease; the message says who, in which term, since when and until when."""
+    """Somebody else holds the lease; the message says who, in which term, since when and until when.
+
+    Args:
+        refusal: the ``Refused``.
+    """
+
+    def __init__(self, refusal: object) -> None:
+        super().__init__(f"{refusal}; ask again later, or wait for it (wait=...)")
+        self.refusal = refusal
 
 
 class LeaseLost(LeaseQueueError):

@@ -20,7 +20,9 @@ from leasequeue.db.program import Checked, arun, run
 from leasequeue.db.urls import Settings
 from leasequeue.errors import ConfigurationError
 from leasequeue.job import Job, NewJob
+from leasequeue.lease import Leases
 from leasequeue.middleware import Chain, Handler
+from leasequeue.schedule import Scheduled
 from leasequeue.task import AsyncTask, Call, P, R, Registry, Task, Upgrade
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ class Decorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
 
 
-class LeaseQueue(Opens):
+class LeaseQueue(Scheduled, Leases, Opens):
     """The queue as an application holds it: its tasks, its settings, its own engines.
 
     Making one reads nothing and connects to nothing; settings are resolved at first use, in this order:

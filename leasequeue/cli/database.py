@@ -66,13 +66,20 @@ def desk(url: str | None, schema: str | None) -> Iterator[Desk]:
     Raises:
         ConfigurationError, DatabaseUnavailable, SchemaMismatch: each says what to do.
     """
+    settings, name = where(url, schema)
+    with desk_at(settings, name) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def desk_at(settings: Settings, schema: str) -> Iterator[Desk]:
+    """The same, for a database that is known; raises as :func:`desk` does."""
     from leasequeue.db.connect import Link
     from leasequeue.ops.asking import Desk
 
-    settings, name = where(url, schema)
     link = Link(settings, application_name="leasequeue cli", bound_seconds=BOUND_SECONDS)
     try:
         link.connect()
-        yield Desk(link, name)
+        yield Desk(link, schema)
     finally:
         link.close()

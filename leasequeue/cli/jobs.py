@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
 
 from leasequeue.cli.database import database_options, desk
+from leasequeue.cli.leases import who
 
 if TYPE_CHECKING:
     from leasequeue.ops import query
@@ -208,7 +207,7 @@ def cancel(url: str | None, schema: str | None, ids: tuple[int, ...], as_json: b
     """
     from leasequeue.ops import actions
 
-    by = _who()
+    by = who()
     _each(url, schema, ids, as_json, lambda open_desk, id: actions.cancel(open_desk, id, by=by))
 
 
@@ -238,11 +237,3 @@ def _each(
         render.echo_json(answers)
     if refused:
         raise SystemExit(1)
-
-
-def _who() -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError, ImportError):  # a container without a name for this uid
-        user = "?"
-    return f"{user}@{socket.gethostname()}"

@@ -41,6 +41,11 @@ _RECENTLY_SECONDS = 60.0
 
 _READ_COMMITTED = "BEGIN ISOLATION LEVEL READ COMMITTED"
 
+# Between BEGIN and COMMIT this process may be stopped, and its rows would stay locked for as long. One message, two
+# statements; local to the transaction.
+_IDLE_SECONDS = 10
+_BOUNDED = f"; SELECT set_config('idle_in_transaction_session_timeout', '{_IDLE_SECONDS}s', true)"
+
 # A peer that vanished is noticed by the kernel in some 20 s even where nobody sends anything.
 _KEEPALIVE: dict[str, str | int] = {
     "keepalives": 1,
@@ -227,7 +232,7 @@ class Link:
 
     def _execute_within(self, sql: str, params: Mapping[str, object] | None) -> list[tuple[Any, ...]]:
         self._committing = False
-        self._plain.execute((self._begin or _READ_COMMITTED).encode())
+        self._plain.execute(((self._begin or _READ_COMMITTED) + _BOUNDED).encode())
         try:
             rows = self._execute(sql, params)
         except Exception:

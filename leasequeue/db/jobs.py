@@ -31,7 +31,8 @@ FENCE = (
 
 _CLAIMED = (
     "RETURNING id, term, task, args::text, attempt, abandoned, max_attempts, "
-    "extract(epoch FROM available_at)::float8, priority, queue, cancel_requested_at IS NOT NULL"
+    "extract(epoch FROM available_at)::float8, priority, queue, cancel_requested_at IS NOT NULL, "
+    "meta ->> 'tick'"
 )
 
 # One term for a whole batch: nextval in a subselect runs once, and not at all when nothing is claimed.

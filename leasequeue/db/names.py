@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 
 _CHANNEL = "leasequeue:"
+_LEASES = "leasequeue lease:"
 _NAME_BYTES_MAX = 63
 """The longest identifier of PostgreSQL."""
 
@@ -16,7 +17,16 @@ def qualify(schema: str) -> str:
 
 def channel(schema: str) -> str:
     """The channel on which enqueues are announced for one schema; a name too long for it is replaced by its hash."""
-    name = _CHANNEL + schema
+    return _channel(_CHANNEL, schema)
+
+
+def lease_channel(schema: str) -> str:
+    """The channel on which released leases are announced for one schema, likewise."""
+    return _channel(_LEASES, schema)
+
+
+def _channel(prefix: str, schema: str) -> str:
+    name = prefix + schema
     if len(name.encode()) <= _NAME_BYTES_MAX:
         return name
-    return _CHANNEL + hashlib.sha256(schema.encode()).hexdigest()[:32]
+    return prefix + hashlib.sha256(schema.encode()).hexdigest()[:32]

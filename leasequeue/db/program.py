@@ -165,7 +165,8 @@ async def arun(
 # The two loops. Each error goes through the program, which may know better what it means.
 
 
-def _drive(program: Program[T], execute: Callable[[Statement, Params], Rows]) -> T:
+def drive(program: Program[T], execute: Callable[[Statement, Params], Rows]) -> T:
+    """Run a program by a function that executes one statement; our own connections have one."""
     try:
         statement, params = next(program)
         while True:
@@ -201,7 +202,7 @@ def _on_connection(conn: Connection, program: Any, args: Any, kwargs: Any) -> An
         result = conn.execute(statement.core, params)
         return cast(Rows, result.fetchall()) if result.returns_rows else []  # a Row is a tuple
 
-    return _drive(program(Target(conn.engine.pool, conn), *args, **kwargs), execute)
+    return drive(program(Target(conn.engine.pool, conn), *args, **kwargs), execute)
 
 
 def _on_session(session: Session, program: Any, args: Any, kwargs: Any) -> Any:
@@ -251,7 +252,7 @@ def _on_psycopg(conn: psycopg.Connection[Any], program: Any, args: Any, kwargs: 
             cursor.execute(sql, params, prepare=False)
             return cursor.fetchall() if cursor.description else []
 
-        return _drive(program(Target((info.host, info.port, info.dbname), None), *args, **kwargs), execute)
+        return drive(program(Target((info.host, info.port, info.dbname), None), *args, **kwargs), execute)
 
 
 async def _on_psycopg_async(conn: psycopg.AsyncConnection[Any], program: Any, args: Any, kwargs: Any) -> Any:
@@ -275,7 +276,7 @@ def _on_psycopg2(conn: Any, program: Any, args: Any, kwargs: Any) -> Any:
     dsn = conn.get_dsn_parameters()
     database = (dsn.get("host"), dsn.get("port"), dsn.get("dbname"))
     with conn.cursor(cursor_factory=plain_cursor) as cursor:
-        return _drive(program(Target(database, None), *args, **kwargs), _execute_on(cursor))
+        return drive(program(Target(database, None), *args, **kwargs), _execute_on(cursor))
 
 
 def _on_django(conn: Any, program: Any, args: Any, kwargs: Any) -> Any:
@@ -284,7 +285,7 @@ def _on_django(conn: Any, program: Any, args: Any, kwargs: Any) -> Any:
     named = conn.settings_dict
     database = (conn.alias, named.get("HOST"), named.get("PORT"), named.get("NAME"))
     with conn.cursor() as cursor:
-        return _drive(program(Target(database, None), *args, **kwargs), _execute_on(cursor))
+        return drive(program(Target(database, None), *args, **kwargs), _execute_on(cursor))
 
 
 def _execute_on(cursor: Any) -> Callable[[Statement, Params], Rows]:

@@ -14,10 +14,12 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     Connection,
     DateTime,
+    Double,
     Identity,
     Index,
     Integer,
@@ -291,7 +293,16 @@ def _lease_event(metadata: MetaData) -> Table:
         CheckConstraint(
             "event IN ('acquired', 'released', 'taken over', 'lost', 'refused')", name=f"{name}_event_check"
         ),
+        CheckConstraint(
+            "event <> 'refused' OR (octet_length(name) <= 512 AND octet_length(owner) BETWEEN 1 AND 512 "
+            "AND octet_length(reason) BETWEEN 1 AND 512)",
+            name=f"{name}_refused_check",
+        ),
     )
+    c = lease_event.c
+    minute = text("date_trunc('minute', at AT TIME ZONE 'UTC')")
+    refused = text("event = 'refused'")
+    Index(f"{name}_refused", c.name, c.owner, c.reason, minute, unique=True, postgresql_where=refused)
     Index(f"{name}_name", lease_event.c.name, lease_event.c.id)
     Index(f"{name}_age", lease_event.c.at)
     return lease_event
@@ -308,10 +319,17 @@ def _schedule(metadata: MetaData) -> Table:
         _text("queue", default="'default'"),
         _number("priority", SmallInteger, default="0"),
         _json("spec"),
+        _text("catch_up", default="'latest'"),
+        _number("catch_up_seconds", Double, null=True),
+        _text("overlap", default="'queue'"),
+        _number("jitter_seconds", Double, default="0"),
         _number("version", BigInteger, default="1"),
+        Column("decorated", Boolean, nullable=False, server_default=text("false")),
         _text("release", null=True),
         _time("deployed_at"),
         _time("next_at"),
+        _time("fired_at"),
+        _number("job_id", BigInteger, null=True),
         _time("paused_at"),
         _time("created_at", null=False, now=True),
         _time("updated_at", null=False, now=True),
@@ -319,6 +337,13 @@ def _schedule(metadata: MetaData) -> Table:
         PrimaryKeyConstraint("name", name=f"{name}_pkey"),
         *(_key_length(name, column) for column in ("name", "task", "queue")),
         _priority_range(name),
+        CheckConstraint("jsonb_typeof(args) = 'object'", name=f"{name}_args_check"),
+        CheckConstraint(
+            "catch_up IN ('latest', 'all', 'none') AND catch_up_seconds >= 0", name=f"{name}_catch_up_check"
+        ),
+        CheckConstraint("overlap IN ('queue', 'skip')", name=f"{name}_overlap_check"),
+        CheckConstraint("jitter_seconds BETWEEN 0 AND 86400", name=f"{name}_jitter_check"),
+        CheckConstraint("jsonb_typeof(meta) = 'object'", name=f"{name}_meta_check"),
     )
     return _stored(schedule, _SMALL)
 
@@ -337,7 +362,7 @@ def _tick(metadata: MetaData) -> Table:
         _text("decided_by", null=True),
         PrimaryKeyConstraint("schedule", "due_at", name=f"{name}_pkey"),
         CheckConstraint(
-            "outcome IN ('fired', 'caught_up', 'coalesced', 'missed', 'overlapped', 'paused')",
+            "outcome IN ('fired', 'caught_up', 'coalesced', 'missed', 'overlapped', 'paused', 'redefined')",
             name=f"{name}_outcome_check",
         ),
     )
@@ -357,6 +382,7 @@ def _worker(metadata: MetaData) -> Table:
         _text("release", null=True),
         _json("queues"),
         _json("tasks"),
+        _json("schedules", default="'[]'"),
         _time("started_at", null=False, now=True),
         _time("renewed_at", null=False, now=True),
         _time("expires_at", null=False),

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from leasequeue.db.names import qualify
 
-_REGISTER = """INSERT INTO {s}.leasequeue_worker (id, host, pid, version, release, queues, tasks, expires_at, counters)
-VALUES (%(id)s, %(host)s, %(pid)s, %(version)s, %(release)s, %(queues)s::jsonb, %(tasks)s::jsonb,
+_REGISTER = """INSERT INTO {s}.leasequeue_worker (
+    id, host, pid, version, release, queues, tasks, schedules, expires_at, counters)
+VALUES (%(id)s, %(host)s, %(pid)s, %(version)s, %(release)s, %(queues)s::jsonb, %(tasks)s::jsonb, %(schedules)s::jsonb,
     clock_timestamp() + %(ttl)s * interval '1 second', %(counters)s::jsonb)
 ON CONFLICT (id) DO UPDATE SET renewed_at = clock_timestamp(),
     expires_at = clock_timestamp() + %(ttl)s * interval '1 second', counters = excluded.counters
@@ -44,6 +45,9 @@ RETENTIONS = (
     Retention("leasequeue_finished", "finished_at", 7 * DAY, " AND outcome = 'succeeded'"),
     Retention("leasequeue_finished", "finished_at", 90 * DAY),
     Retention("leasequeue_failure", "failed_at", 90 * DAY),
+    Retention(
+        "leasequeue_lease", "renewed_at", 90 * DAY, " AND (holder IS NULL OR expires_at < now() - interval '90 days')"
+    ),
     Retention("leasequeue_lease_event", "at", 90 * DAY),
     Retention("leasequeue_tick", "decided_at", 400 * DAY),
     Retention("leasequeue_stat", "minute", 30 * DAY),

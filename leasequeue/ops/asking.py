@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from leasequeue.db import admin, inspect
+from leasequeue.db import admin, inspect, leases, ledger
 from leasequeue.db.version import LINK_PROBE, VERSION, check, parse
 from leasequeue.errors import ConfigurationError, SchemaMismatch
 
@@ -37,12 +37,17 @@ class Desk:
         found = parse(link.run(LINK_PROBE, {"schema": schema})[0][0])
         check(found, schema)
         self.version: int = found or VERSION
-        self._statements = inspect.statements(schema) | admin.statements(schema)
+        self._statements = (
+            inspect.statements(schema)
+            | admin.statements(schema)
+            | ledger.statements(schema)
+            | {name: getattr(leases.lease_statements(schema), name) for name in ("force", "resize")}
+        )
 
     def ask(
         self, name: str, params: Mapping[str, object] | None = None, *, bound_seconds: float | None = None
     ) -> list[tuple[Any, ...]]:
-        """Run a statement of ``db.inspect`` or ``db.admin`` by its name.
+        """Run a statement of ``db.inspect``, ``db.ledger``, ``db.admin`` (or an operator's of ``db.leases``) by its name.
 
         Raises:
             SchemaMismatch: the tables went away.

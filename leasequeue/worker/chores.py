@@ -76,7 +76,7 @@ class Presence:
     """This process's row in ``leasequeue_worker``, and its line of statistics for each minute.
 
     Args:
-        row: id, host, pid, version, release, queues and tasks as the statement wants them.
+        row: id, host, pid, version, release, queues, tasks and schedules as the statement wants them.
         counters: gives the counters of now.
     """
 

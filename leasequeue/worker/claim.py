@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from leasequeue.db.jobs import JobStatements
+from leasequeue.loop import Loop, Outage
 from leasequeue.worker.floor import Ladder, Lane
 from leasequeue.worker.hand import Claimed, Ended, Hand, Holder, Outcome, Slots
-from leasequeue.worker.loop import Loop, Outage
 
 if TYPE_CHECKING:
     from leasequeue.db.connect import Link

@@ -19,9 +19,9 @@ import psycopg
 
 from leasequeue.db.jobs import JobStatements
 from leasequeue.errors import DatabaseUnavailable, LeaseLost, OutcomeUnknown
+from leasequeue.loop import Loop, Outage
 from leasequeue.retry import delay_seconds
 from leasequeue.worker.hand import Claimed, Ended, Failure, Hand, Outcome
-from leasequeue.worker.loop import Loop, Outage
 
 if TYPE_CHECKING:
     from leasequeue.db.connect import Link

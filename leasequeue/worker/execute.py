@@ -12,6 +12,7 @@ What happens to one job::
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import json
 import logging
 import threading
@@ -294,6 +295,7 @@ class Executor:
             self._state,
             self._schema,
             self._lq.keeps(job.queue),
+            _tick(job.tick),
         )
         job.ctx = ctx
         stopped = _stopped(job)
@@ -388,3 +390,14 @@ def _trace(error: BaseException) -> str:
     except Exception:  # noqa: BLE001  # as above
         text = "(the traceback cannot be shown)"
     return safe_text(text, TEXT_LIMIT)
+
+
+def _tick(text: str | None) -> dt.datetime | None:
+    """The due time of the schedule that fired the job; None too where plain SQL wrote something else there."""
+    if text is None:
+        return None
+    try:
+        found = dt.datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found if found.utcoffset() is not None else None

@@ -66,6 +66,7 @@ class Claimed:
         "task_name",
         "term",
         "text",
+        "tick",
         "unknown",
     )
 
@@ -90,6 +91,7 @@ class Claimed:
         self.deadline = 0.0
         # Asked for while it was held before: it must not run again.
         self.stop_reason: str | None = "cancelled" if row[10] else None
+        self.tick: str | None = row[11]
         self.unknown = False
         self.ended = False
         self.acknowledged = False

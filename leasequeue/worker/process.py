@@ -27,6 +27,8 @@ from leasequeue.db.urls import Settings
 from leasequeue.db.version import LINK_PROBE, check, parse
 from leasequeue.db.workers import worker_statements
 from leasequeue.errors import ConfigurationError, LeaseQueueError, SchemaMismatch
+from leasequeue.loop import Loop, Outage
+from leasequeue.schedule import deployed_at, to_json
 from leasequeue.worker import logs
 from leasequeue.worker.app import load_app
 from leasequeue.worker.chores import Presence, Purge, Sweep
@@ -34,7 +36,6 @@ from leasequeue.worker.claim import Claimer
 from leasequeue.worker.complete import Completer
 from leasequeue.worker.execute import Executor
 from leasequeue.worker.hand import Claimed, Ended, Hand, Holder, Outcome, Slots, holder_range
-from leasequeue.worker.loop import Loop, Outage
 from leasequeue.worker.options import WorkerOptions
 from leasequeue.worker.page import Page
 from leasequeue.worker.pipe import Pipe
@@ -122,6 +123,7 @@ class Process:
                 "release": os.environ.get("LEASEQUEUE_RELEASE"),
                 "queues": json.dumps(dict(queues)),
                 "tasks": json.dumps(sorted(lq.registry.names)),
+                "schedules": json.dumps(sorted(definition.name for definition in lq.definitions())),
             },
             self.counters,
             options.ttl_seconds,
@@ -272,12 +274,23 @@ def run(pipe: Pipe, page: Page) -> int:
     logs.configure(options.log_format, options.log_level)
     try:
         lq, settings = _application(options)
+        deployed = deployed_at()
     except LeaseQueueError as error:
         pipe.tell({"event": "refused", "message": str(error)})
         return EXIT_CONFIGURATION
     control = Settings.parse(options.control_url) if options.control_url else settings
     queues = [name for name, _ in queues_of(lq, options)]
-    pipe.tell({"event": "loaded", "settings": control.to_json(), "schema": lq.schema, "queues": queues})
+    pipe.tell(
+        {
+            "event": "loaded",
+            "settings": control.to_json(),
+            "schema": lq.schema,
+            "queues": queues,
+            "schedules": to_json(lq.definitions()),
+            "release": os.environ.get("LEASEQUEUE_RELEASE"),
+            "deployed_at": deployed.isoformat() if deployed else None,
+        }
+    )
     page.stamp("beat")
     alone = bool(birth["alone"])
     while alone:  # a spare: everything is imported, nothing is connected, until it is needed

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from leasequeue.db.jobs import JobStatements
+from leasequeue.loop import Loop, Outage
 from leasequeue.worker.hand import holder_range
-from leasequeue.worker.loop import Loop, Outage
 from leasequeue.worker.page import Started
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ A signal that repeats within a second is the same one: systemd and Ctrl-C send i
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 import os
 import select
@@ -22,12 +23,14 @@ from leasequeue.db.connect import Link, Watchdog
 from leasequeue.db.jobs import job_statements
 from leasequeue.db.urls import Settings
 from leasequeue.db.workers import worker_statements
+from leasequeue.loop import Outage
+from leasequeue.ops.schedules import Release, from_json
 from leasequeue.worker import logs, systemd
 from leasequeue.worker.child import Child
 from leasequeue.worker.http import HealthServer
-from leasequeue.worker.loop import Outage
 from leasequeue.worker.options import WorkerOptions
 from leasequeue.worker.salvage import FOR_SECONDS, OVERDUE_SECONDS, Dead, Salvage
+from leasequeue.worker.tick import Ticker
 
 log = logging.getLogger("leasequeue.supervisor")
 
@@ -50,6 +53,7 @@ class Supervisor:
         self._numbers = 0
         self._salvage: Salvage | None = None
         self._salvage_runs = False
+        self._ticker: Ticker | None = None
         self._suspects = 0
         self._rescan = False
         self._stop_order: str | None = None
@@ -172,6 +176,8 @@ class Supervisor:
             if not child.alone and not self._ever_ready:
                 self._ever_ready = True
                 systemd.notify("READY=1")
+                if self._ticker is not None:
+                    self._ticker.start()  # not before: the tables are there, and a worker knows the tasks
         elif kind == "refused":
             child.refusal = str(event["message"])
 
@@ -183,6 +189,10 @@ class Supervisor:
             list(event["queues"]), self._options.ttl_seconds, self._options.max_abandoned,
             self._note_suspects, self._note_ready,
         )  # fmt: skip
+        deployed = event["deployed_at"]
+        release = Release(event["release"], dt.datetime.fromisoformat(deployed) if deployed else None)
+        ticking = Link(settings, application_name="leasequeue ticker", watchdog=Watchdog())
+        self._ticker = Ticker(ticking, Outage(), event["schema"], from_json(event["schedules"]), release)
 
     def _let_salvage_run(self) -> None:
         """Not before a process serves or has died: until then the tables may be missing, which the process says best."""
@@ -317,6 +327,9 @@ class Supervisor:
         return self._order_given is not None and not self._children
 
     def _end(self) -> int:
+        if self._ticker is not None and self._ever_ready:
+            self._ticker.stop()
+            self._ticker.join(6.0)
         if self._salvage is not None and self._salvage_runs:
             # What overdue processes held goes back before we end; not longer than one statement bound.
             self._salvage.stop()

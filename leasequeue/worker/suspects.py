@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from leasequeue.db.jobs import JobStatements
+from leasequeue.loop import Loop, Outage
 from leasequeue.worker.hand import Claimed, Hand, Holder, Slots
-from leasequeue.worker.loop import Loop, Outage
 
 if TYPE_CHECKING:
     from leasequeue.db.connect import Link

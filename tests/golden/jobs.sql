@@ -11,7 +11,7 @@ WHERE id = ANY(ARRAY(
         ORDER BY available_at, id LIMIT %(k)s FOR UPDATE SKIP LOCKED
     ) AS ready
     LIMIT %(k)s))
-RETURNING id, term, task, args::text, attempt, abandoned, max_attempts, extract(epoch FROM available_at)::float8, priority, queue, cancel_requested_at IS NOT NULL;
+RETURNING id, term, task, args::text, attempt, abandoned, max_attempts, extract(epoch FROM available_at)::float8, priority, queue, cancel_requested_at IS NOT NULL, meta ->> 'tick';
 
 -- claim_suspect
 UPDATE "app".leasequeue_job SET state = 'l', holder = %(me)s, term = (SELECT nextval('"app".leasequeue_term')), expires_at = clock_timestamp() + %(ttl)s * interval '1 second', attempt = attempt + 1, claimed_at = clock_timestamp()
@@ -21,7 +21,7 @@ WHERE id = ANY(ARRAY(
         SELECT name FROM "app".leasequeue_queue
         WHERE paused_at IS NOT NULL AND (resume_at IS NULL OR resume_at > now())))
     ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED))
-RETURNING id, term, task, args::text, attempt, abandoned, max_attempts, extract(epoch FROM available_at)::float8, priority, queue, cancel_requested_at IS NOT NULL;
+RETURNING id, term, task, args::text, attempt, abandoned, max_attempts, extract(epoch FROM available_at)::float8, priority, queue, cancel_requested_at IS NOT NULL, meta ->> 'tick';
 
 -- peek
 SELECT DISTINCT lane.queue

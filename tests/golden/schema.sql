@@ -132,16 +132,21 @@ CREATE TABLE "app".leasequeue_lease_event (
     reason text,
     CONSTRAINT leasequeue_lease_event_pkey PRIMARY KEY (id),
     CONSTRAINT leasequeue_lease_event_event_check
-        CHECK (event IN ('acquired', 'released', 'taken over', 'lost', 'refused'))
+        CHECK (event IN ('acquired', 'released', 'taken over', 'lost', 'refused')),
+    CONSTRAINT leasequeue_lease_event_refused_check CHECK (event <> 'refused' OR (octet_length(name) <= 512
+        AND octet_length(owner) BETWEEN 1 AND 512 AND octet_length(reason) BETWEEN 1 AND 512))
 );
 
 -- upgrade_15
 CREATE INDEX leasequeue_lease_event_name ON "app".leasequeue_lease_event (name, id);
 
 -- upgrade_16
-CREATE INDEX leasequeue_lease_event_age ON "app".leasequeue_lease_event (at);
+CREATE UNIQUE INDEX leasequeue_lease_event_refused ON "app".leasequeue_lease_event (name, owner, reason, date_trunc('minute', at AT TIME ZONE 'UTC')) WHERE event = 'refused';
 
 -- upgrade_17
+CREATE INDEX leasequeue_lease_event_age ON "app".leasequeue_lease_event (at);
+
+-- upgrade_18
 CREATE TABLE "app".leasequeue_schedule (
     name text NOT NULL,
     task text NOT NULL,
@@ -149,10 +154,17 @@ CREATE TABLE "app".leasequeue_schedule (
     queue text NOT NULL DEFAULT 'default',
     priority smallint NOT NULL DEFAULT 0,
     spec jsonb NOT NULL,
+    catch_up text NOT NULL DEFAULT 'latest',
+    catch_up_seconds double precision,
+    overlap text NOT NULL DEFAULT 'queue',
+    jitter_seconds double precision NOT NULL DEFAULT 0,
     version bigint NOT NULL DEFAULT 1,
+    decorated boolean NOT NULL DEFAULT false,
     release text,
     deployed_at timestamptz,
     next_at timestamptz,
+    fired_at timestamptz,
+    job_id bigint,
     paused_at timestamptz,
     created_at timestamptz NOT NULL DEFAULT now(),
     updated_at timestamptz NOT NULL DEFAULT now(),
@@ -161,10 +173,15 @@ CREATE TABLE "app".leasequeue_schedule (
     CONSTRAINT leasequeue_schedule_name_check CHECK (octet_length(name) BETWEEN 1 AND 512),
     CONSTRAINT leasequeue_schedule_task_check CHECK (octet_length(task) BETWEEN 1 AND 512),
     CONSTRAINT leasequeue_schedule_queue_check CHECK (octet_length(queue) BETWEEN 1 AND 512),
-    CONSTRAINT leasequeue_schedule_priority_check CHECK (priority BETWEEN -100 AND 100)
+    CONSTRAINT leasequeue_schedule_priority_check CHECK (priority BETWEEN -100 AND 100),
+    CONSTRAINT leasequeue_schedule_args_check CHECK (jsonb_typeof(args) = 'object'),
+    CONSTRAINT leasequeue_schedule_catch_up_check CHECK (catch_up IN ('latest', 'all', 'none') AND catch_up_seconds >= 0),
+    CONSTRAINT leasequeue_schedule_overlap_check CHECK (overlap IN ('queue', 'skip')),
+    CONSTRAINT leasequeue_schedule_jitter_check CHECK (jitter_seconds BETWEEN 0 AND 86400),
+    CONSTRAINT leasequeue_schedule_meta_check CHECK (jsonb_typeof(meta) = 'object')
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 500, autovacuum_vacuum_cost_delay = 0);
 
--- upgrade_18
+-- upgrade_19
 CREATE TABLE "app".leasequeue_tick (
     schedule text NOT NULL,
     due_at timestamptz NOT NULL,
@@ -175,13 +192,13 @@ CREATE TABLE "app".leasequeue_tick (
     decided_by text,
     CONSTRAINT leasequeue_tick_pkey PRIMARY KEY (schedule, due_at),
     CONSTRAINT leasequeue_tick_outcome_check
-        CHECK (outcome IN ('fired', 'caught_up', 'coalesced', 'missed', 'overlapped', 'paused'))
+        CHECK (outcome IN ('fired', 'caught_up', 'coalesced', 'missed', 'overlapped', 'paused', 'redefined'))
 );
 
--- upgrade_19
+-- upgrade_20
 CREATE INDEX leasequeue_tick_age ON "app".leasequeue_tick (decided_at);
 
--- upgrade_20
+-- upgrade_21
 CREATE TABLE "app".leasequeue_worker (
     id uuid NOT NULL,
     host text NOT NULL,
@@ -190,6 +207,7 @@ CREATE TABLE "app".leasequeue_worker (
     release text,
     queues jsonb NOT NULL,
     tasks jsonb NOT NULL,
+    schedules jsonb NOT NULL DEFAULT '[]',
     started_at timestamptz NOT NULL DEFAULT now(),
     renewed_at timestamptz NOT NULL DEFAULT now(),
     expires_at timestamptz NOT NULL,
@@ -197,7 +215,7 @@ CREATE TABLE "app".leasequeue_worker (
     CONSTRAINT leasequeue_worker_pkey PRIMARY KEY (id)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 500, autovacuum_vacuum_cost_delay = 0);
 
--- upgrade_21
+-- upgrade_22
 CREATE TABLE "app".leasequeue_queue (
     name text NOT NULL,
     paused_at timestamptz,
@@ -207,19 +225,19 @@ CREATE TABLE "app".leasequeue_queue (
     CONSTRAINT leasequeue_queue_name_check CHECK (octet_length(name) BETWEEN 1 AND 512)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 500, autovacuum_vacuum_cost_delay = 0);
 
--- upgrade_22
+-- upgrade_23
 CREATE TABLE "app".leasequeue_lane (
     queue text NOT NULL,
     priority smallint NOT NULL
 );
 
--- upgrade_23
+-- upgrade_24
 ALTER TABLE "app".leasequeue_lane REPLICA IDENTITY FULL;
 
--- upgrade_24
+-- upgrade_25
 CREATE INDEX leasequeue_lane_queue ON "app".leasequeue_lane (queue, priority);
 
--- upgrade_25
+-- upgrade_26
 CREATE TABLE "app".leasequeue_stat (
     worker uuid NOT NULL,
     minute timestamptz NOT NULL,
@@ -227,10 +245,10 @@ CREATE TABLE "app".leasequeue_stat (
     CONSTRAINT leasequeue_stat_pkey PRIMARY KEY (worker, minute)
 );
 
--- upgrade_26
+-- upgrade_27
 CREATE INDEX leasequeue_stat_age ON "app".leasequeue_stat (minute);
 
--- upgrade_27
+-- upgrade_28
 COMMENT ON TABLE "app".leasequeue_job IS 'leasequeue schema version 1';
 
 -- downgrade_00

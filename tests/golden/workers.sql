@@ -1,6 +1,7 @@
 -- register
-INSERT INTO "app".leasequeue_worker (id, host, pid, version, release, queues, tasks, expires_at, counters)
-VALUES (%(id)s, %(host)s, %(pid)s, %(version)s, %(release)s, %(queues)s::jsonb, %(tasks)s::jsonb,
+INSERT INTO "app".leasequeue_worker (
+    id, host, pid, version, release, queues, tasks, schedules, expires_at, counters)
+VALUES (%(id)s, %(host)s, %(pid)s, %(version)s, %(release)s, %(queues)s::jsonb, %(tasks)s::jsonb, %(schedules)s::jsonb,
     clock_timestamp() + %(ttl)s * interval '1 second', %(counters)s::jsonb)
 ON CONFLICT (id) DO UPDATE SET renewed_at = clock_timestamp(),
     expires_at = clock_timestamp() + %(ttl)s * interval '1 second', counters = excluded.counters
@@ -31,21 +32,26 @@ DELETE FROM "app".leasequeue_failure WHERE ctid = ANY(ARRAY(
     LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) RETURNING 1;
 
 -- purge_3
+DELETE FROM "app".leasequeue_lease WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM "app".leasequeue_lease WHERE renewed_at < now() - %(keep)s * interval '1 second' AND (holder IS NULL OR expires_at < now() - interval '90 days')
+    LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) RETURNING 1;
+
+-- purge_4
 DELETE FROM "app".leasequeue_lease_event WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM "app".leasequeue_lease_event WHERE at < now() - %(keep)s * interval '1 second'
     LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) RETURNING 1;
 
--- purge_4
+-- purge_5
 DELETE FROM "app".leasequeue_tick WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM "app".leasequeue_tick WHERE decided_at < now() - %(keep)s * interval '1 second'
     LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) RETURNING 1;
 
--- purge_5
+-- purge_6
 DELETE FROM "app".leasequeue_stat WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM "app".leasequeue_stat WHERE minute < now() - %(keep)s * interval '1 second'
     LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) RETURNING 1;
 
--- purge_6
+-- purge_7
 DELETE FROM "app".leasequeue_worker WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM "app".leasequeue_worker WHERE expires_at < now() - %(keep)s * interval '1 second'
     LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) RETURNING 1;

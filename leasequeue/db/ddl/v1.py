@@ -132,9 +132,14 @@ UPGRADE: tuple[str, ...] = (
     reason text,
     CONSTRAINT leasequeue_lease_event_pkey PRIMARY KEY (id),
     CONSTRAINT leasequeue_lease_event_event_check
-        CHECK (event IN ('acquired', 'released', 'taken over', 'lost', 'refused'))
+        CHECK (event IN ('acquired', 'released', 'taken over', 'lost', 'refused')),
+    CONSTRAINT leasequeue_lease_event_refused_check CHECK (event <> 'refused' OR (octet_length(name) <= 512
+        AND octet_length(owner) BETWEEN 1 AND 512 AND octet_length(reason) BETWEEN 1 AND 512))
 )""",
     "CREATE INDEX leasequeue_lease_event_name ON {s}.leasequeue_lease_event (name, id)",
+    # One row per owner, reason and minute, however often somebody asks.
+    "CREATE UNIQUE INDEX leasequeue_lease_event_refused ON {s}.leasequeue_lease_event "
+    "(name, owner, reason, date_trunc('minute', at AT TIME ZONE 'UTC')) WHERE event = 'refused'",
     "CREATE INDEX leasequeue_lease_event_age ON {s}.leasequeue_lease_event (at)",
     f"""CREATE TABLE {{s}}.leasequeue_schedule (
     name text NOT NULL,
@@ -143,10 +148,17 @@ UPGRADE: tuple[str, ...] = (
     queue text NOT NULL DEFAULT 'default',
     priority smallint NOT NULL DEFAULT 0,
     spec jsonb NOT NULL,
+    catch_up text NOT NULL DEFAULT 'latest',
+    catch_up_seconds double precision,
+    overlap text NOT NULL DEFAULT 'queue',
+    jitter_seconds double precision NOT NULL DEFAULT 0,
     version bigint NOT NULL DEFAULT 1,
+    decorated boolean NOT NULL DEFAULT false,
     release text,
     deployed_at timestamptz,
     next_at timestamptz,
+    fired_at timestamptz,
+    job_id bigint,
     paused_at timestamptz,
     created_at timestamptz NOT NULL DEFAULT now(),
     updated_at timestamptz NOT NULL DEFAULT now(),
@@ -155,7 +167,12 @@ UPGRADE: tuple[str, ...] = (
     CONSTRAINT leasequeue_schedule_name_check CHECK (octet_length(name) BETWEEN 1 AND 512),
     CONSTRAINT leasequeue_schedule_task_check CHECK (octet_length(task) BETWEEN 1 AND 512),
     CONSTRAINT leasequeue_schedule_queue_check CHECK (octet_length(queue) BETWEEN 1 AND 512),
-    CONSTRAINT leasequeue_schedule_priority_check CHECK (priority BETWEEN -100 AND 100)
+    CONSTRAINT leasequeue_schedule_priority_check CHECK (priority BETWEEN -100 AND 100),
+    CONSTRAINT leasequeue_schedule_args_check CHECK (jsonb_typeof(args) = 'object'),
+    CONSTRAINT leasequeue_schedule_catch_up_check CHECK (catch_up IN ('latest', 'all', 'none') AND catch_up_seconds >= 0),
+    CONSTRAINT leasequeue_schedule_overlap_check CHECK (overlap IN ('queue', 'skip')),
+    CONSTRAINT leasequeue_schedule_jitter_check CHECK (jitter_seconds BETWEEN 0 AND 86400),
+    CONSTRAINT leasequeue_schedule_meta_check CHECK (jsonb_typeof(meta) = 'object')
 ) WITH ({_SMALL})""",
     """CREATE TABLE {s}.leasequeue_tick (
     schedule text NOT NULL,
@@ -167,7 +184,7 @@ UPGRADE: tuple[str, ...] = (
     decided_by text,
     CONSTRAINT leasequeue_tick_pkey PRIMARY KEY (schedule, due_at),
     CONSTRAINT leasequeue_tick_outcome_check
-        CHECK (outcome IN ('fired', 'caught_up', 'coalesced', 'missed', 'overlapped', 'paused'))
+        CHECK (outcome IN ('fired', 'caught_up', 'coalesced', 'missed', 'overlapped', 'paused', 'redefined'))
 )""",
     "CREATE INDEX leasequeue_tick_age ON {s}.leasequeue_tick (decided_at)",
     f"""CREATE TABLE {{s}}.leasequeue_worker (
@@ -178,6 +195,7 @@ UPGRADE: tuple[str, ...] = (
     release text,
     queues jsonb NOT NULL,
     tasks jsonb NOT NULL,
+    schedules jsonb NOT NULL DEFAULT '[]',
     started_at timestamptz NOT NULL DEFAULT now(),
     renewed_at timestamptz NOT NULL DEFAULT now(),
     expires_at timestamptz NOT NULL,

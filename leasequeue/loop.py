@@ -1,4 +1,4 @@
-"""The one way in which the threads of a worker start, stop, wake, back off and reconnect."""
+"""The one way in which our threads start, stop, wake, back off and reconnect."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ log = logging.getLogger("leasequeue.worker")
 
 RECONNECT_MAX_SECONDS = 0.8
 """The longest pause between two attempts to reach the database: work goes on within a second of its return."""
+
+IDLE_SECONDS = 60.0
 
 _SAY_EVERY_SECONDS = 60.0
 
@@ -125,6 +127,10 @@ class Loop(ABC):
     def ended(self) -> None:  # noqa: B027  # most loops have nothing to do then
         """The last thing that the thread does."""
 
+    def idle(self) -> bool:
+        """Whether there is nothing to do until it is woken, and no connection is wanted; asked before each turn."""
+        return False
+
     def done(self) -> bool:
         """Whether the loop may end; asked before each turn."""
         return self.stopping
@@ -138,6 +144,10 @@ class Loop(ABC):
             self.link.close()
 
     def _connected_turn(self) -> None:
+        if self.idle():
+            self.link.close()
+            self.pause(IDLE_SECONDS)
+            return
         if not self.link.connected:
             self.connect()
             if not self.link.connected:

@@ -1,0 +1,324 @@
+"""``leasequeue schedules``: what is due when, what became of it, and the hands on it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from leasequeue.cli.database import database_options, desk, desk_at, where
+from leasequeue.cli.leases import read_duration, who
+from leasequeue.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from leasequeue.db.program import Program
+    from leasequeue.ops import timetable as ops
+    from leasequeue.ops.asking import Desk
+
+
+class _Schedules(click.Group):
+    """``leasequeue schedules`` lists, ``leasequeue schedules NAME`` shows one, anything else is a subcommand."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        first = next((place for place, word in enumerate(args) if not word.startswith("-")), None)
+        takes_value = {"--url", "--schema", "--ticks"}
+        while first is not None and first > 0 and args[first - 1] in takes_value:
+            first = next((place for place in range(first + 1, len(args)) if not args[place].startswith("-")), None)
+        if first is None and not {"--help", "-h"} & set(args):
+            args = ["list", *args]
+        elif first is not None and args[first] not in self.commands:
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_Schedules, subcommand_metavar="[NAME] | COMMAND [ARGS]...")
+def schedules() -> None:
+    """What is due when, and what became of it: all schedules, or the one of NAME with its ledger."""
+
+
+@schedules.command("list")
+@database_options
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_(url: str | None, schema: str | None, as_json: bool) -> None:
+    """All schedules: next, last fired, started and succeeded, missed, lateness."""
+    from leasequeue.cli import render
+    from leasequeue.ops import timetable as ops
+
+    with desk(url, schema) as open_desk:
+        rows = ops.list_schedules(open_desk)
+    if as_json:
+        render.echo_json(rows)
+        return
+    out = render.console()
+    if not rows:
+        out.print("There is no schedule: write @lq.schedule(...) above a task, or `leasequeue schedules add`.")
+        return
+    _problems(rows)
+    out.print(_table(rows))
+
+
+@schedules.command()
+@database_options
+@click.argument("name")
+@click.option("--ticks", default=20, show_default=True, type=click.IntRange(1, 1000), help="Rows of the ledger.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def show(url: str | None, schema: str | None, name: str, ticks: int, as_json: bool) -> None:
+    """One schedule, with the last rows of its ledger."""
+    from leasequeue.cli import render
+    from leasequeue.ops import timetable as ops
+
+    with desk(url, schema) as open_desk:
+        found = ops.show_schedule(open_desk, name, ticks)
+    if as_json:
+        render.echo_json(found)
+        return
+    out = render.console()
+    _problems([found.row])
+    facts = _facts(found.row)
+    width = max(len(key) for key, _ in facts)
+    for key, text in facts:
+        out.print(f"{key:<{width}}  {render.clean(text)}", soft_wrap=True)
+    rows = [
+        (render.time(tick.due_at), tick.outcome, render.duration(tick.late_seconds), tick.job_id, tick.job, tick.reason)
+        for tick in found.ticks
+    ]
+    out.print("", render.table("Ledger", ("due", "outcome", ">late", ">job", "job is", "reason"), rows))
+
+
+def _problems(rows: Sequence[ops.ScheduleRow]) -> None:
+    from leasequeue.cli import render
+    from leasequeue.ops import timetable as ops
+
+    for _, sentence in ops.problems(rows):
+        click.echo(f"! {render.clean(sentence, keep_lines=False)}", err=True)
+
+
+def _table(rows: Sequence[ops.ScheduleRow]) -> Any:
+    from rich.text import Text
+
+    from leasequeue.cli import render
+
+    loud = ("broken", "vanished", "overdue")
+    return render.table(
+        "",
+        ("schedule", "state", "next", "fired", "started", "succeeded", ">late", ">missed", "when"),
+        [
+            (row.name, Text(row.state, style="bold red" if row.state in loud else ""), render.since(row.next_at, row.at),
+             render.since(row.last_fired_at, row.at), render.since(row.last_started_at, row.at),
+             render.since(row.last_succeeded_at, row.at), render.duration(row.late_seconds), row.missed or "", row.when)
+            for row in rows
+        ],
+    )  # fmt: skip
+
+
+def _facts(row: ops.ScheduleRow) -> list[tuple[str, str]]:
+    from leasequeue.cli.render import duration, pretty, since, time
+
+    def moment(at: dt.datetime | None) -> str:
+        return f"{time(at)} ({since(at, row.at)})" if at else ""
+
+    written = f"in the code, release {row.release or '(not named)'}, deployed {time(row.deployed_at)}"
+    facts = {
+        "schedule": row.name,
+        "state": row.state,
+        "when": row.when,
+        "task": row.task,
+        "queue": row.queue,
+        "priority": str(row.priority) if row.priority else "",
+        "arguments": pretty(row.args) if row.args else "",
+        "catch up": row.catch_up,
+        "overlap": row.overlap,
+        "next": moment(row.next_at),
+        "last fired": moment(row.last_fired_at),
+        "last started": moment(row.last_started_at),
+        "last succeeded": moment(row.last_succeeded_at),
+        "late at most": duration(row.late_seconds),
+        "missed": f"{row.missed} within a day" if row.missed else "",
+        "paused": moment(row.paused_at),
+        "defined": written if row.decorated else f"at run time, version {row.version}",
+    }
+    return [(key, text) for key, text in facts.items() if text]
+
+
+# The hands
+
+
+def _when_options(function: Any) -> Any:
+    for option in (
+        click.option(
+            "--jitter", metavar="DURATION", callback=read_duration, help="Available up to this long after it is due."
+        ),
+        click.option("--overlap", type=click.Choice(["queue", "skip"])),
+        click.option(
+            "--catch-up-within", metavar="DURATION", callback=read_duration, help="What is later does not run."
+        ),
+        click.option("--catch-up", type=click.Choice(["latest", "all", "none"]), help="What was not fired in time."),
+        click.option("--priority", type=click.IntRange(-100, 100)),
+        click.option("--queue", metavar="NAME"),
+        click.option("--args", "arguments", metavar="JSON", help="The task's arguments, an object."),
+        click.option("--tz", metavar="ZONE", help="Of the cron's local times, as in Europe/Kyiv.  [default: UTC]"),
+        click.option("--every", metavar="DURATION", callback=read_duration, help="Instead of a cron."),
+        click.option("--cron", metavar="FIELDS", help="Five fields, or six with seconds first, or @hourly."),
+    ):
+        function = option(function)
+    return function
+
+
+@schedules.command(short_help="Add a schedule.")
+@database_options
+@click.argument("name")
+@click.option("--task", required=True, metavar="NAME", help="The name of the task, as jobs carry it.")
+@_when_options
+def add(url: str | None, schema: str | None, name: str, task: str, **words: Any) -> None:
+    """Add a schedule at run time. Its arguments are checked by the worker that runs it."""
+    from leasequeue.db.schedules import Definition
+    from leasequeue.ops import schedules as ops
+
+    changes = _changes(words, new=True)
+    made: dict[str, Any] = {"args": "{}", "queue": "default", "priority": 0} | changes
+    with desk(url, schema) as open_desk:
+        _drive(open_desk, ops.add(_target(), open_desk.schema, Definition(name=name, task=task, **made), who()))
+    click.echo(f"schedule {name!r} is added")
+
+
+@schedules.command(short_help="Change a schedule that was added at run time.")
+@database_options
+@click.argument("name")
+@click.option("--task", metavar="NAME")
+@_when_options
+def update(url: str | None, schema: str | None, name: str, task: str | None, **words: Any) -> None:
+    """Change what is named, and leave the rest."""
+    from leasequeue.ops import schedules as ops
+
+    changes = _changes(words, new=False) | ({"task": task} if task else {})
+    if not changes:
+        raise click.UsageError("name something to change; --help lists what can be")
+    with desk(url, schema) as open_desk:
+        _drive(open_desk, ops.change(_target(), open_desk.schema, name, changes, who()))
+    click.echo(f"schedule {name!r} is changed")
+
+
+@schedules.command(short_help="Remove a schedule; its ledger stays.")
+@database_options
+@click.argument("name")
+def remove(url: str | None, schema: str | None, name: str) -> None:
+    """Remove a schedule. One of the code only when no live worker registers it: it would come back."""
+    from leasequeue.ops import schedules as ops
+    from leasequeue.ops import timetable
+
+    with desk(url, schema) as open_desk:
+        row = timetable.show_schedule(open_desk, name, 1).row
+        _drive(open_desk, ops.remove(_target(), open_desk.schema, name, live=row.state != "vanished"))
+    click.echo(f"schedule {name!r} is removed")
+
+
+@schedules.command(short_help="Run nothing until it is resumed.")
+@database_options
+@click.argument("name")
+def pause(url: str | None, schema: str | None, name: str) -> None:
+    """Run nothing until it is resumed; what is due meanwhile stands in the ledger as paused."""
+    _pause(url, schema, name, True)
+
+
+@schedules.command(short_help="Run again from the next due time on.")
+@database_options
+@click.argument("name")
+def resume(url: str | None, schema: str | None, name: str) -> None:
+    """Run again from the next due time on."""
+    _pause(url, schema, name, False)
+
+
+def _pause(url: str | None, schema: str | None, name: str, paused: bool) -> None:
+    from leasequeue.ops import schedules as ops
+
+    with desk(url, schema) as open_desk:
+        changed = _drive(open_desk, ops.set_paused(_target(), open_desk.schema, name, paused))
+    click.echo(f"schedule {name!r} {'is' if changed else 'was already'} {'paused' if paused else 'running'}")
+
+
+@schedules.command("run", short_help="Enqueue its job now.")
+@database_options
+@click.argument("name")
+def run_(url: str | None, schema: str | None, name: str) -> None:
+    """Enqueue the job of a schedule now, beside its due times."""
+    from leasequeue.ops import schedules as ops
+
+    with desk(url, schema) as open_desk:
+        id = _drive(open_desk, ops.fire_now(_target(), open_desk.schema, name, who()))
+    click.echo(f"schedule {name!r}: job {id}")
+
+
+@schedules.command(short_help="Write the schedules of an application's code by hand.")
+@database_options
+@click.argument("app", envvar="LEASEQUEUE_APP")
+def sync(url: str | None, schema: str | None, app: str) -> None:
+    """Write the schedules of APP's code, whatever release wrote them last. Runs the application's imports here."""
+    import os
+
+    from leasequeue.ops import schedules as ops
+    from leasequeue.schedule import deployed_at
+    from leasequeue.worker.app import load_app
+
+    lq = load_app(app)
+    lq.load_imports()
+    definitions = lq.definitions()
+    if not definitions:
+        raise ConfigurationError(f"{app} has no schedule: write @lq.schedule(...) above a task")
+    settings, name = where(url, schema) if url is not None else (lq.settings(), schema or lq.schema)
+    release = ops.Release(os.environ.get("LEASEQUEUE_RELEASE"), deployed_at(), force=True)
+    with desk_at(settings, name) as open_desk:
+        for definition in definitions:
+            done = _drive(open_desk, ops.sync(_target(), open_desk.schema, definition, release, who()))
+            click.echo(done.message)
+
+
+def _changes(words: dict[str, Any], *, new: bool) -> dict[str, Any]:
+    """Fields of a ``Definition`` from the options.
+
+    Raises:
+        ConfigurationError: one of them cannot be.
+    """
+    from leasequeue.cron import Spec
+    from leasequeue.db.schedules import canonical
+
+    changes: dict[str, Any] = {}
+    cron, every, tz = words["cron"], words["every"], words["tz"]
+    if new or cron is not None or every is not None:
+        if (cron is None) == (every is None):
+            raise click.UsageError("give one of --cron and --every")
+        spec = Spec.make(cron if cron is not None else every, tz or "UTC")
+        changes["spec"] = canonical(json.dumps(spec.to_json()))
+    elif tz is not None:
+        raise click.UsageError("--tz goes with --cron")
+    if words["arguments"] is not None:
+        try:
+            value = json.loads(words["arguments"])
+        except ValueError as error:
+            raise click.UsageError(f"--args is no JSON: {error}") from error
+        if not isinstance(value, dict):
+            raise click.UsageError('--args is an object, as in {"user_id": 7}')
+        changes["args"] = canonical(words["arguments"])
+    for key in ("queue", "priority", "catch_up", "overlap"):
+        if words[key] is not None:
+            changes[key] = words[key]
+    for key, field in (("catch_up_within", "catch_up_seconds"), ("jitter", "jitter_seconds")):
+        if words[key] is not None:
+            changes[field] = words[key].total_seconds()
+    if changes.get("catch_up") == "all" and changes.get("overlap") == "skip":
+        raise click.UsageError("--catch-up all wants a run for each due time, --overlap skip none beside another")
+    return changes
+
+
+def _target() -> Any:
+    from leasequeue.db.program import Target
+
+    return Target("the command line", None)
+
+
+def _drive(open_desk: Desk, program: Program[Any]) -> Any:
+    from leasequeue.db.program import drive
+
+    return drive(program, lambda statement, params: open_desk.link.run(statement.text, params))

@@ -1,0 +1,276 @@
+"""Schedules: their rows, their ledger, and the one statement that fires them.
+
+    (no row) ──insert──> next_at ──fire──> next_at ... ──no time is left──> next_at IS NULL
+                            │ pause, resume, redefine: each a version of its own
+
+A due time is settled by whoever is first, in one statement: the ledger's rows, the jobs, and the next due time. Its
+condition is what it saw (``next_at`` and ``version``), so a second one finds nothing to do; and the ledger's key says once
+more that a due time is settled once. It takes the row with SKIP LOCKED, and its jobs carry no unique key: it waits for
+nothing, whatever an application's transaction holds.
+
+Locks: the schedule's row, one for each statement; nothing else that was there before.
+
+The texts are written for SQLAlchemy's ``text()`` (``:name``), and each parameter is cast, since asyncpg wants its type.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import text
+
+from leasequeue.db.names import channel, qualify
+from leasequeue.db.program import Program, Statement
+
+_NAME = "CAST(:name AS text)"
+
+# A schedule of the code runs where a live worker registers it; one that was added at run time, where one knows its task.
+_SERVED = """EXISTS (
+    SELECT FROM {s}.leasequeue_worker AS worker WHERE worker.expires_at > clock_timestamp()
+    AND CASE WHEN schedule.decorated THEN jsonb_exists(worker.schedules, schedule.name)
+        ELSE jsonb_exists(worker.tasks, schedule.task) END)"""
+
+_COLUMNS = (
+    "name, task, CAST(args AS text), queue, priority, CAST(spec AS text), catch_up, catch_up_seconds, overlap, "
+    "jitter_seconds, version, decorated, release, CAST(extract(epoch FROM deployed_at) AS float8), "
+    "CAST(extract(epoch FROM next_at) AS float8), CAST(extract(epoch FROM paused_at) AS float8), CAST(meta AS text)"
+)
+
+# Soon due, and those that have no due time yet because plain SQL wrote them. What nobody can read as a time is left out:
+# one such row would hide all others.
+_UPCOMING = f"""SELECT name, CAST(spec AS text), version, next_at, paused_at IS NOT NULL, task, catch_up, catch_up_seconds,
+    jitter_seconds, decorated, {_SERVED}, clock_timestamp()
+FROM {{s}}.leasequeue_schedule AS schedule
+WHERE next_at IS NULL OR (next_at > '1970-01-01' AND next_at <= clock_timestamp() + CAST(:within AS float8) * interval '1 s')
+ORDER BY next_at NULLS LAST LIMIT 2000"""
+
+_FIRE = f"""WITH s AS MATERIALIZED (
+    SELECT name, task, args, queue, priority, overlap, job_id FROM {{s}}.leasequeue_schedule AS schedule
+    WHERE name = {_NAME} AND next_at = CAST(:seen AS timestamptz) AND version = CAST(:version AS bigint)
+      AND (paused_at IS NOT NULL) = CAST(:paused AS boolean) AND CAST(:newest AS timestamptz) <= clock_timestamp()
+      AND (CAST(:paused AS boolean) OR {_SERVED})
+    FOR UPDATE SKIP LOCKED
+), due AS MATERIALIZED (
+    SELECT s.*, due.due_at, due.outcome, due.reason, due.tick, due.delay,
+        due.runs AND NOT (s.overlap = 'skip' AND live.id IS NOT NULL) AS runs,
+        due.runs AND s.overlap = 'skip' AND live.id IS NOT NULL AS overlaps
+    FROM s CROSS JOIN unnest(CAST(:due_at AS timestamptz[]), CAST(:outcome AS text[]), CAST(:reason AS text[]),
+        CAST(:tick AS text[]), CAST(:runs AS boolean[]), CAST(:delay AS float8[]))
+        AS due (due_at, outcome, reason, tick, runs, delay)
+    LEFT JOIN {{s}}.leasequeue_job AS live ON live.id = s.job_id
+    WHERE NOT EXISTS (
+        SELECT FROM {{s}}.leasequeue_tick AS settled WHERE settled.schedule = s.name AND settled.due_at = due.due_at)
+), j AS (
+    INSERT INTO {{s}}.leasequeue_job (queue, task, args, priority, available_at, meta)
+    SELECT queue, task, args, priority, greatest(clock_timestamp(), due_at + delay * interval '1 second'),
+        jsonb_build_object('schedule', name, 'tick', tick)
+    FROM due WHERE runs ORDER BY due_at
+    RETURNING id, meta ->> 'tick' AS tick, pg_notify(CAST(:channel AS text), queue) AS notified
+), lane AS (
+    INSERT INTO {{s}}.leasequeue_lane (queue, priority)
+    SELECT queue, priority FROM s WHERE priority <> 0 AND NOT EXISTS (
+        SELECT FROM {{s}}.leasequeue_lane AS known WHERE known.queue = s.queue AND known.priority = s.priority)
+), t AS (
+    INSERT INTO {{s}}.leasequeue_tick (schedule, due_at, outcome, job_id, reason, decided_at, decided_by)
+    SELECT due.name, due.due_at, CASE WHEN due.overlaps THEN 'overlapped' ELSE due.outcome END, j.id,
+        CASE WHEN due.overlaps THEN 'job ' || due.job_id || ' of an earlier due time still lives' ELSE due.reason END,
+        clock_timestamp(), CAST(:by AS text)
+    FROM due LEFT JOIN j ON j.tick = due.tick
+    RETURNING due_at, outcome, job_id
+), u AS (
+    UPDATE {{s}}.leasequeue_schedule AS schedule
+    SET next_at = CAST(:next_at AS timestamptz), fired_at = coalesce((SELECT max(due_at) FROM due WHERE runs), fired_at),
+        job_id = coalesce((SELECT max(id) FROM j), schedule.job_id)
+    FROM s WHERE schedule.name = s.name
+    RETURNING schedule.name
+)
+SELECT t.due_at, t.outcome, t.job_id FROM u LEFT JOIN t ON true"""
+
+# A row without a due time gets its first one.
+_BEGIN = f"""UPDATE {{s}}.leasequeue_schedule SET next_at = CAST(:next_at AS timestamptz)
+WHERE name = ANY(ARRAY(SELECT name FROM {{s}}.leasequeue_schedule
+    WHERE name = {_NAME} AND next_at IS NULL AND version = CAST(:version AS bigint) FOR UPDATE SKIP LOCKED)) RETURNING name"""
+
+_READ = f"SELECT {_COLUMNS}, clock_timestamp() FROM {{s}}.leasequeue_schedule WHERE name = {_NAME}"
+_NOW = "SELECT clock_timestamp()"
+
+_VALUES = """CAST(:task AS text), CAST(CAST(:args AS text) AS jsonb), CAST(:queue AS text), CAST(:priority AS integer),
+    CAST(CAST(:spec AS text) AS jsonb), CAST(:catch_up AS text), CAST(:catch_up_seconds AS float8),
+    CAST(:overlap AS text), CAST(:jitter_seconds AS float8), CAST(:decorated AS boolean), CAST(:release AS text),
+    CAST(:deployed_at AS timestamptz), CAST(:next_at AS timestamptz), CAST(CAST(:meta AS text) AS jsonb)"""
+_WRITTEN = (
+    "task, args, queue, priority, spec, catch_up, catch_up_seconds, overlap, jitter_seconds, decorated, release, "
+    "deployed_at, next_at, meta"
+)
+
+_INSERT = f"""INSERT INTO {{s}}.leasequeue_schedule (name, {_WRITTEN})
+VALUES ({_NAME}, {_VALUES}) ON CONFLICT DO NOTHING RETURNING version"""
+
+# A change is an event of the ledger, at its own time; `changed` is empty where nothing but the stamp changes.
+_UPDATE = f"""WITH u AS (
+    UPDATE {{s}}.leasequeue_schedule SET ({_WRITTEN}) = ROW ({_VALUES}),
+        version = version + 1, updated_at = clock_timestamp()
+    WHERE name = {_NAME} AND version = CAST(:version AS bigint)
+    RETURNING name, version
+), t AS (
+    INSERT INTO {{s}}.leasequeue_tick (schedule, due_at, outcome, reason, decided_at, decided_by)
+    SELECT name, clock_timestamp(), 'redefined', CAST(:changed AS text), clock_timestamp(), CAST(:by AS text)
+    FROM u WHERE CAST(:changed AS text) IS NOT NULL ON CONFLICT DO NOTHING
+)
+SELECT version FROM u"""
+
+_PAUSE = f"""UPDATE {{s}}.leasequeue_schedule
+SET paused_at = CASE WHEN CAST(:paused AS boolean) THEN coalesce(paused_at, clock_timestamp()) END, version = version + 1,
+    updated_at = clock_timestamp()
+WHERE name = {_NAME} AND (paused_at IS NOT NULL) <> CAST(:paused AS boolean) RETURNING version"""
+
+_REMOVE = f"DELETE FROM {{s}}.leasequeue_schedule WHERE name = {_NAME} RETURNING version"
+
+_RUN_NOW = f"""WITH s AS MATERIALIZED (
+    SELECT name, task, args, queue, priority, clock_timestamp() AS due_at FROM {{s}}.leasequeue_schedule
+    WHERE name = {_NAME} FOR UPDATE
+), j AS (
+    INSERT INTO {{s}}.leasequeue_job (queue, task, args, priority, available_at, meta)
+    SELECT queue, task, args, priority, due_at, jsonb_build_object('schedule', name, 'tick',
+        to_char(due_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24\\:MI\\:SS.US"+00\\:00"'))
+    FROM s RETURNING id, pg_notify(CAST(:channel AS text), queue) AS notified
+), t AS (
+    INSERT INTO {{s}}.leasequeue_tick (schedule, due_at, outcome, job_id, reason, decided_at, decided_by)
+    SELECT s.name, s.due_at, 'fired', j.id, 'run by hand', clock_timestamp(), CAST(:by AS text) FROM s, j
+)
+UPDATE {{s}}.leasequeue_schedule AS schedule SET job_id = j.id, fired_at = s.due_at
+FROM s, j WHERE schedule.name = s.name RETURNING j.id"""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleStatements:
+    """The statements for one schema."""
+
+    upcoming: Statement
+    fire: Statement
+    begin: Statement
+    read: Statement
+    now: Statement
+    insert: Statement
+    update: Statement
+    pause: Statement
+    remove: Statement
+    run_now: Statement
+
+
+@functools.cache
+def schedule_statements(schema: str) -> ScheduleStatements:
+    """The statements with the quoted schema name filled in; cached."""
+    quoted = qualify(schema).replace(":", "\\:")
+    names = ScheduleStatements.__slots__
+    return ScheduleStatements(**{n: Statement(text(globals()[f"_{n.upper()}"].format(s=quoted))) for n in names})
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What a schedule is, but for its state.
+
+    Attributes:
+        args: JSON text of an object.
+        spec: JSON text of a ``cron.Spec``.
+        decorated: it stands in the code, and runs where a live worker registers it.
+    """
+
+    name: str
+    task: str
+    args: str
+    queue: str
+    priority: int
+    spec: str
+    catch_up: str = "latest"
+    catch_up_seconds: float | None = None
+    overlap: str = "queue"
+    jitter_seconds: float = 0.0
+    decorated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A schedule's row as it was read.
+
+    Attributes:
+        next_at, deployed_at, paused_at: seconds since 1970.
+        now: the database's clock at that time.
+    """
+
+    definition: Definition
+    version: int
+    release: str | None
+    deployed_at: float | None
+    next_at: float | None
+    paused_at: float | None
+    meta: dict[str, Any]
+    now: dt.datetime
+
+
+def read(schema: str, name: str) -> Program[Row | None]:
+    """The row of a schedule, or None."""
+    rows = yield schedule_statements(schema).read, {"name": name}
+    return _row(rows[0]) if rows else None
+
+
+def canonical(text: str) -> str:
+    """JSON text in one form: jsonb has an order and a spelling of its own. Text that Python refuses stays as it is."""
+    try:
+        return json.dumps(json.loads(text), sort_keys=True)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _row(row: tuple[Any, ...]) -> Row:
+    name, task, args, queue, priority, spec, catch_up, within, overlap, jitter = row[:10]
+    definition = Definition(
+        name, task, canonical(args), queue, priority, canonical(spec), catch_up, within, overlap, jitter, row[11]
+    )  # fmt: skip
+    meta = json.loads(row[16]) if row[16] else {}
+    return Row(definition, row[10], row[12], row[13], row[14], row[15], meta, row[17])
+
+
+def params(
+    definition: Definition,
+    *,
+    next_at: dt.datetime | None,
+    release: str | None = None,
+    deployed_at: dt.datetime | None = None,
+    meta: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The parameters of ``insert``; ``update`` wants ``version``, ``changed`` and ``by`` as well."""
+    return {
+        "name": definition.name,
+        "task": definition.task,
+        "args": definition.args,
+        "queue": definition.queue,
+        "priority": definition.priority,
+        "spec": definition.spec,
+        "catch_up": definition.catch_up,
+        "catch_up_seconds": definition.catch_up_seconds,
+        "overlap": definition.overlap,
+        "jitter_seconds": definition.jitter_seconds,
+        "decorated": definition.decorated,
+        "release": release,
+        "deployed_at": deployed_at,
+        "next_at": next_at,
+        "meta": None if meta is None else json.dumps(meta),
+    }
+
+
+def run_now(schema: str, name: str, by: str) -> Program[int | None]:
+    """Enqueue a schedule's job now; its id, or None where there is no such schedule."""
+    words = {"name": name, "by": by, "channel": channel(schema)}
+    rows = yield schedule_statements(schema).run_now, words
+    return int(rows[0][0]) if rows else None
+
+
+def statements(schema: str) -> dict[str, str]:
+    """Name and text of each statement, for the golden files."""
+    known = schedule_statements(schema)
+    return {name: getattr(known, name).text for name in ScheduleStatements.__slots__}
