@@ -169,7 +169,10 @@ class LeaseQueue(Scheduled, Leases, Opens):
                 yield conn
 
     def dispose(self) -> None:
-        """Close the connections of our own synchronous engine; a given one is left alone."""
+        """Close what is open: our own synchronous engine (a given one is left alone), and what holds leases; those that are
+        held are released.
+        """
+        self.dispose_leases()
         self._engines.dispose()
 
     async def adispose(self) -> None:

@@ -31,7 +31,7 @@ from leasequeue.db.urls import Host, Settings
 from leasequeue.db.watchdog import Watchdog, shared
 from leasequeue.errors import DatabaseUnavailable, OutcomeUnknown
 
-__all__ = ["Link", "Watchdog", "is_disconnect"]
+__all__ = ["Link", "Watchdog", "is_disconnect", "readable"]
 
 CONNECT_SECONDS = 5.0
 CONNECT_SECONDS_MAX = 30.0
@@ -289,7 +289,7 @@ class Link:
         fds = [fd] if wake_fd is None else [fd, wake_fd]
         while True:
             if not self._payloads:
-                ready = _readable(fds, max(0.0, until - time.monotonic()))
+                ready = readable(fds, max(0.0, until - time.monotonic()))
                 if fd in ready:
                     self._take_input(conn)
                 if not self._payloads and fd in ready and wake_fd not in ready and time.monotonic() < until:
@@ -329,7 +329,7 @@ class _Unreadable(Exception):
     """The server's answer cannot be made into Python objects."""
 
 
-def _readable(fds: list[int], seconds: float) -> list[int]:
+def readable(fds: list[int], seconds: float) -> list[int]:
     """Those of ``fds`` with something to read (or at their end), after at most that long."""
     if not hasattr(select, "poll"):
         return select.select(fds, [], [], seconds)[0]
@@ -342,7 +342,7 @@ def _readable(fds: list[int], seconds: float) -> list[int]:
 def _asker(fd: int) -> Callable[[float], object]:
     """A function that says whether ``fd`` has something to read, made once since it is asked before each statement."""
     if not hasattr(select, "poll"):
-        return lambda seconds: _readable([fd], seconds)
+        return lambda seconds: readable([fd], seconds)
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return poll.poll

@@ -24,7 +24,7 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple
 
-from sqlalchemy import BigInteger, ColumnElement, SmallInteger, Text, bindparam, cast, func, literal_column, select
+from sqlalchemy import BigInteger, ColumnElement, SmallInteger, Text, bindparam, cast, literal_column, select
 from sqlalchemy.dialects.postgresql import UUID
 
 from leasequeue.db.names import qualify
@@ -166,7 +166,7 @@ def lease_statements(schema: str, clock: str = CLOCK) -> LeaseStatements:
 # The fence, in a caller's own transaction.
 
 _DIVISION_BY_ZERO = "22012"
-_ISOLATION = Statement(select(func.current_setting("transaction_isolation")))
+_ISOLATION = Statement(select(literal_column("current_setting('transaction_isolation')")))
 
 
 def fence_held(target: Target, schema: str, name: str, slot: int, term: int, holder: str) -> Program[None]:

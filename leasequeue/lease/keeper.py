@@ -14,7 +14,6 @@ import contextlib
 import logging
 import os
 import random
-import select
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import psycopg
 
-from leasequeue.db.connect import Link
+from leasequeue.db.connect import Link, readable
 from leasequeue.db.leases import LeaseStatements, lease_statements
 from leasequeue.db.names import lease_channel
 from leasequeue.db.version import LINK_PROBE, check, parse
@@ -52,6 +51,9 @@ class Kept(Protocol):
     def lose(self, why: str) -> None:
         """It is not to be trusted any more. Any thread, any number of times."""
 
+    def release(self) -> None:
+        """Give it back."""
+
 
 class Keeper:
     """The leases of one process under one configuration. Thread-safe. Made at the first use.
@@ -77,6 +79,7 @@ class Keeper:
         self._renewer = _Renewer(link, self)
         self._guard = threading.Thread(target=self._watch, name="leasequeue-lease-guard", daemon=True)
         self._running = False
+        self._closed = False
 
     # Bids and releases, on the front connection
 
@@ -119,6 +122,15 @@ class Keeper:
         Raises:
             DatabaseUnavailable: it could not be said; the row expires by itself.
         """
+        try:
+            return self._release(hold, reason)
+        except DatabaseUnavailable:
+            # A connection that broke while idle, or a reply that was lost. If it was carried out after all, there is
+            # nothing of ours to be found now.
+            self._release(hold, reason)
+            return True
+
+    def _release(self, hold: Hold, reason: str | None) -> bool:
         with self._run() as run:
             return hold.release(run, self.sql, self.channel, reason)
 
@@ -176,6 +188,17 @@ class Keeper:
                 if not waiting:
                     del self._waiters[name]
 
+    def close(self) -> None:
+        """Release what is held and end the threads; the next use of leases makes another keeper."""
+        for lease in self.kept():
+            lease.release()
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._renewer.stop()
+        with self._front_lock:
+            self._front.close()
+
     def waits(self) -> bool:
         with self._changed:
             return bool(self._waiters)
@@ -196,7 +219,7 @@ class Keeper:
 
     def _watch(self) -> None:
         """The guard: no question to anybody, only the clock."""
-        while True:
+        while not self._closed:
             now = boottime()
             for lease in self.kept():
                 if now >= lease.hold.trusted_until:
@@ -237,26 +260,36 @@ class _Renewer(Loop):
         self._due: dict[Kept, float] = {}
         self._notes: list[tuple[Hold, str]] = []
         self._listening = False
+        self._closing = threading.Lock()
+        self._ended = False
         self._wake_read, self._wake_write = os.pipe()
         for fd in (self._wake_read, self._wake_write):
             os.set_blocking(fd, False)
 
     def wake(self) -> None:
         super().wake()
-        with contextlib.suppress(BlockingIOError):  # it is full of wake-ups already
-            os.write(self._wake_write, b"w")
+        # A descriptor that was closed may be somebody else's by now.
+        with self._closing, contextlib.suppress(BlockingIOError):  # it is full of wake-ups already
+            if not self._ended:
+                os.write(self._wake_write, b"w")
 
     def pause(self, seconds: float) -> None:
         if self._listening and self.link.connected:
             for name in self.link.notifications(seconds, self._wake_read):
                 self._keeper.hint(name)
         else:
-            select.select([self._wake_read], [], [], seconds)
+            readable([self._wake_read], seconds)
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake_read, 4096)
 
     def idle(self) -> bool:
         return not (self._keeper.kept() or self._keeper.waits() or self._notes)
+
+    def ended(self) -> None:
+        with self._closing:
+            self._ended = True
+            for fd in (self._wake_read, self._wake_write):
+                os.close(fd)
 
     def to_note(self, hold: Hold, reason: str) -> None:
         self._notes.append((hold, reason))

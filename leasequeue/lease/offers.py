@@ -183,6 +183,12 @@ class Leases:
 
         return bid
 
+    def dispose_leases(self) -> None:
+        """Release what is held here, and close the connections and threads that held it. They are made anew when needed."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None and keeper.pid == os.getpid():
+            keeper.close()
+
     def _leases(self) -> Keeper:
         """The keeper of this process: not the one of the process that it was forked from."""
         keeper = self._keeper

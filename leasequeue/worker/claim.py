@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from leasequeue.db.connect import readable
 from leasequeue.db.jobs import JobStatements
 from leasequeue.loop import Loop, Outage
 from leasequeue.worker.floor import Ladder, Lane
@@ -107,7 +107,7 @@ class Claimer(Loop):
         if self.link.connected:
             self._wake_mode.wait(self.link, seconds, self._wake_read)
         else:
-            select.select([self._wake_read], [], [], seconds)
+            readable([self._wake_read], seconds)
         try:
             os.read(self._wake_read, 4096)
         except BlockingIOError:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import logging
 import secrets
-import select
 import threading
 import time
 from typing import TYPE_CHECKING
 
+from leasequeue.db.connect import readable
 from leasequeue.db.names import channel
 from leasequeue.db.pooling import Kind, detect
 from leasequeue.db.workers import BACKEND_PID, NOTIFY, listen
@@ -81,7 +81,7 @@ class WakeMode:
     def wait(self, link: Link, seconds: float, wake_fd: int) -> None:
         """Wait that long, or until a notification comes or ``wake_fd`` becomes readable."""
         if not self._listening:
-            select.select([wake_fd], [], [], seconds)
+            readable([wake_fd], seconds)
             return
         until = time.monotonic() + seconds
         while True:
