@@ -17,7 +17,7 @@ from leasequeue.errors import DatabaseUnavailable
 if TYPE_CHECKING:
     from leasequeue.db.connect import Link
 
-log = logging.getLogger("leasequeue.worker")
+log = logging.getLogger("leasequeue")
 
 RECONNECT_MAX_SECONDS = 0.8
 """The longest pause between two attempts to reach the database: work goes on within a second of its return."""

@@ -183,7 +183,7 @@ class Process:
         names = sorted(self._lq.registry.names)
         log.info(
             "started: database %s, schema %s version %s, wake-up by %s, queues %s, %d tasks (%s)",
-            self._lq.settings().masked, schema, found, self.wake_mode.describe(), queues,
+            link.settings.masked, schema, found, self.wake_mode.describe(), queues,
             len(names), ", ".join(names[:8]) + (", ..." if len(names) > 8 else ""),
         )  # fmt: skip
         return True
@@ -330,7 +330,27 @@ def _application(options: WorkerOptions) -> tuple[LeaseQueue, Settings]:
         )
     for problem in lq.check():
         log.warning("%s", problem)
-    return lq, Settings.parse(options.url) if options.url else lq.settings()
+    return lq, _settings(lq, options)
+
+
+def _settings(lq: LeaseQueue, options: WorkerOptions) -> Settings:
+    """Where this process works.
+
+    Raises:
+        ConfigurationError: the application configures another database than --url names: its handlers would write there,
+            and complete their jobs here.
+    """
+    if not options.url:
+        return lq.settings()
+    asked = Settings.parse(options.url)
+    own = lq.settings()  # that of --url too, unless the application configures one
+    if (own.dbname or own.user) != (asked.dbname or asked.user):
+        raise ConfigurationError(
+            f"the application configures {own.masked} and --url names {asked.masked}, another database: handlers would "
+            f"write to the one and complete their jobs in the other; leave --url out, or let the application take its URL "
+            f"from LEASEQUEUE_URL"
+        )
+    return asked
 
 
 def _obey(process: Process, pipe: Pipe, options: WorkerOptions) -> int:
