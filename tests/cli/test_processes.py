@@ -155,3 +155,12 @@ def test_dev_brings_its_own_database_and_takes_it_away(run: Run, start: Start, t
     dev.said("started: database", 60.0)
     assert "nothing to do" in dev.log
     assert dev.stop() == 0
+
+
+def test_a_url_of_another_database_than_the_applications_is_refused(start: Start) -> None:
+    other = "postgresql://nobody:secret@127.0.0.1:1/elsewhere"
+    command = start("worker", "tests.cli.app_engine:lq", "--url", other)
+    assert command.process.wait(30) == 78
+    assert "of_the_application and --url names" in command.log
+    assert "another database" in command.log
+    assert "secret" not in command.log
