@@ -102,3 +102,37 @@ def test_what_is_certain_in_an_explicit_transaction(
         with pytest.raises(OutcomeUnknown):
             link.run("INSERT INTO t VALUES (2)")
         assert until(lambda: execute("SELECT a FROM t"), 5) == [(2,)]
+
+
+def test_a_process_that_stops_in_the_middle_locks_nothing_for_long(
+    make_link: MakeLink, url: str, execute: Execute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between BEGIN and COMMIT the process is stopped: the server ends the transaction, and the row is free."""
+    from leasequeue.db import connect
+
+    bound = connect._BOUNDED
+    assert "10s" in bound
+    monkeypatch.setattr(connect, "_BOUNDED", bound.replace("10s", "1s"))
+    _default(execute, "repeatable read")
+    execute("CREATE TABLE t (a int)")
+    execute("INSERT INTO t VALUES (0)")
+    link = make_link(url)
+    setting = "SELECT current_setting('idle_in_transaction_session_timeout')"
+    assert link.run(setting) == [("1s",)]
+    real = link._plain
+
+    class Stopped:
+        """A cursor that goes no further than BEGIN."""
+
+        def execute(self, statement: bytes) -> None:
+            if statement == b"COMMIT":
+                free = "SELECT count(*) FROM (SELECT FROM t FOR UPDATE SKIP LOCKED) AS free"
+                assert execute(free) == [(0,)]
+                until(lambda: execute(free) == [(1,)], 10, "the row to become free")
+            real.execute(statement)
+
+    monkeypatch.setattr(link, "_plain", Stopped())
+    with pytest.raises(DatabaseUnavailable):
+        link.run("UPDATE t SET a = 1 RETURNING a")
+    assert execute("SELECT a FROM t") == [(0,)]
+    assert execute(setting) == [("0",)]

@@ -76,12 +76,13 @@ def outcomes(database: Database, name: str) -> list[str]:
     return [outcome for _, outcome in ledger(database, name)]
 
 
-def jobs(database: Database, name: str) -> int:
-    """The jobs that a schedule has made, live and finished."""
+def jobs(database: Database, name: str, until: dt.datetime | None = None) -> int:
+    """The jobs that a schedule has made, live and finished; those of due times up to ``until``, as more come meanwhile."""
+    wanted = "meta ->> 'schedule' = %(name)s AND (meta ->> 'tick')::timestamptz <= coalesce(%(until)s, 'infinity'::timestamptz)"
     return int(
         database.scalar(
-            "SELECT (SELECT count(*) FROM leasequeue_job WHERE meta ->> 'schedule' = %s) "
-            "+ (SELECT count(*) FROM leasequeue_finished WHERE meta ->> 'schedule' = %s)",
-            (name, name),
+            f"SELECT (SELECT count(*) FROM leasequeue_job WHERE {wanted}) "
+            f"+ (SELECT count(*) FROM leasequeue_finished WHERE {wanted})",
+            {"name": name, "until": until},
         )
     )
