@@ -29,17 +29,23 @@ class _Schedules(click.Group):
             first = next((place for place in range(first + 1, len(args)) if not args[place].startswith("-")), None)
         if first is None and not {"--help", "-h"} & set(args):
             args = ["list", *args]
-        elif first is not None and args[first] not in self.commands:
+        elif first is not None and args[first] in self.commands:
+            args = [args[first], *args[:first], *args[first + 1 :]]  # its options may stand before it
+        elif first is not None:
             args = ["show", *args]
         return super().parse_args(ctx, args)
 
 
 @click.group(cls=_Schedules, subcommand_metavar="[NAME] | COMMAND [ARGS]...")
 def schedules() -> None:
-    """What is due when, and what became of it: all schedules, or the one of NAME with its ledger."""
+    """What is due when, and what became of it: all schedules, or the one of NAME with its ledger.
+
+    One that is named like a command is shown by `leasequeue schedules show NAME`, one whose name begins with a dash by
+    `leasequeue schedules show -- NAME`.
+    """
 
 
-@schedules.command("list")
+@schedules.command("list", short_help="All schedules (as without a command).")
 @database_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_(url: str | None, schema: str | None, as_json: bool) -> None:
@@ -80,7 +86,8 @@ def show(url: str | None, schema: str | None, name: str, ticks: int, as_json: bo
     facts = _facts(found.row)
     width = max(len(key) for key, _ in facts)
     for key, text in facts:
-        out.print(f"{key:<{width}}  {render.clean(text)}", soft_wrap=True)
+        # A name of two lines must not pass for two facts.
+        out.print(f"{key:<{width}}  {render.clean(text, keep_lines=key == 'arguments')}", soft_wrap=True)
     rows = [
         (render.time(tick.due_at), tick.outcome, render.duration(tick.late_seconds), tick.job_id, tick.job, tick.reason)
         for tick in found.ticks
@@ -151,15 +158,19 @@ def _when_options(function: Any) -> Any:
         click.option(
             "--jitter", metavar="DURATION", callback=read_duration, help="Available up to this long after it is due."
         ),
-        click.option("--overlap", type=click.Choice(["queue", "skip"])),
+        click.option(
+            "--overlap", type=click.Choice(["queue", "skip"]), help="skip: not while the job of an earlier time lives."
+        ),
         click.option(
             "--catch-up-within", metavar="DURATION", callback=read_duration, help="What is later does not run."
         ),
-        click.option("--catch-up", type=click.Choice(["latest", "all", "none"]), help="What was not fired in time."),
-        click.option("--priority", type=click.IntRange(-100, 100)),
-        click.option("--queue", metavar="NAME"),
+        click.option(
+            "--catch-up", type=click.Choice(["latest", "all", "none"]), help="What runs of what was not fired in time."
+        ),
+        click.option("--priority", type=click.IntRange(-100, 100), help="Of its jobs; the greatest is run first."),
+        click.option("--queue", metavar="NAME", help="Of its jobs."),
         click.option("--args", "arguments", metavar="JSON", help="The task's arguments, an object."),
-        click.option("--tz", metavar="ZONE", help="Of the cron's local times, as in Europe/Kyiv.  [default: UTC]"),
+        click.option("--tz", metavar="ZONE", help="Of the cron's local times, as in Europe/Kyiv; UTC if never named."),
         click.option("--every", metavar="DURATION", callback=read_duration, help="Instead of a cron."),
         click.option("--cron", metavar="FIELDS", help="Five fields, or six with seconds first, or @hourly."),
     ):
@@ -174,29 +185,35 @@ def _when_options(function: Any) -> Any:
 @_when_options
 def add(url: str | None, schema: str | None, name: str, task: str, **words: Any) -> None:
     """Add a schedule at run time. Its arguments are checked by the worker that runs it."""
+    from leasequeue import naming
     from leasequeue.db.schedules import Definition
     from leasequeue.ops import schedules as ops
 
-    changes = _changes(words, new=True)
+    naming.check("a schedule's name", name)
+    changes = _changes(words | {"task": task}, None)
     made: dict[str, Any] = {"args": "{}", "queue": "default", "priority": 0} | changes
     with desk(url, schema) as open_desk:
-        _drive(open_desk, ops.add(_target(), open_desk.schema, Definition(name=name, task=task, **made), who()))
+        _drive(open_desk, ops.add(_target(), open_desk.schema, Definition(name=name, **made), who()))
     click.echo(f"schedule {name!r} is added")
 
 
 @schedules.command(short_help="Change a schedule that was added at run time.")
 @database_options
 @click.argument("name")
-@click.option("--task", metavar="NAME")
+@click.option("--task", metavar="NAME", help="The name of the task, as jobs carry it.")
 @_when_options
-def update(url: str | None, schema: str | None, name: str, task: str | None, **words: Any) -> None:
-    """Change what is named, and leave the rest."""
+def update(url: str | None, schema: str | None, name: str, **words: Any) -> None:
+    """Change what is named, and leave the rest; a new --cron stays in the time zone of the old one."""
+    from leasequeue.db.schedules import read
     from leasequeue.ops import schedules as ops
+    from leasequeue.ops.asking import from_json
 
-    changes = _changes(words, new=False) | ({"task": task} if task else {})
-    if not changes:
+    if all(value is None for value in words.values()):
         raise click.UsageError("name something to change; --help lists what can be")
     with desk(url, schema) as open_desk:
+        row = _drive(open_desk, read(open_desk.schema, name))
+        spec = from_json(row.definition.spec) if row is not None else {}
+        changes = _changes(words, spec if isinstance(spec, dict) else {})
         _drive(open_desk, ops.change(_target(), open_desk.schema, name, changes, who()))
     click.echo(f"schedule {name!r} is changed")
 
@@ -211,7 +228,7 @@ def remove(url: str | None, schema: str | None, name: str) -> None:
 
     with desk(url, schema) as open_desk:
         row = timetable.show_schedule(open_desk, name, 1).row
-        _drive(open_desk, ops.remove(_target(), open_desk.schema, name, live=row.state != "vanished"))
+        _drive(open_desk, ops.remove(_target(), open_desk.schema, name, live=row.served))
     click.echo(f"schedule {name!r} is removed")
 
 
@@ -267,7 +284,8 @@ def sync(url: str | None, schema: str | None, app: str) -> None:
     definitions = lq.definitions()
     if not definitions:
         raise ConfigurationError(f"{app} has no schedule: write @lq.schedule(...) above a task")
-    settings, name = where(url, schema) if url is not None else (lq.settings(), schema or lq.schema)
+    settings = where(url, schema)[0] if url is not None else lq.settings()
+    name = schema or lq.schema
     release = ops.Release(os.environ.get("LEASEQUEUE_RELEASE"), deployed_at(), force=True)
     with desk_at(settings, name) as open_desk:
         for definition in definitions:
@@ -275,38 +293,48 @@ def sync(url: str | None, schema: str | None, app: str) -> None:
             click.echo(done.message)
 
 
-def _changes(words: dict[str, Any], *, new: bool) -> dict[str, Any]:
+def _changes(words: dict[str, Any], old: dict[str, Any] | None) -> dict[str, Any]:
     """Fields of a ``Definition`` from the options.
+
+    Args:
+        old: the spec as it is in its row; None: it is a new one.
 
     Raises:
         ConfigurationError: one of them cannot be.
     """
+    from leasequeue import naming
     from leasequeue.cron import Spec
     from leasequeue.db.schedules import canonical
 
     changes: dict[str, Any] = {}
     cron, every, tz = words["cron"], words["every"], words["tz"]
-    if new or cron is not None or every is not None:
-        if (cron is None) == (every is None):
-            raise click.UsageError("give one of --cron and --every")
-        spec = Spec.make(cron if cron is not None else every, tz or "UTC")
-        changes["spec"] = canonical(json.dumps(spec.to_json()))
-    elif tz is not None:
-        raise click.UsageError("--tz goes with --cron")
+    if (cron is not None and every is not None) or (old is None and cron is None and every is None):
+        raise click.UsageError("give one of --cron and --every")
+    if cron is not None or every is not None or tz is not None:
+        left_out = () if cron is None and every is None else ("cron", "every")
+        rest = {key: value for key, value in (old or {}).items() if key not in left_out}
+        given = {"cron": cron, "every": None if every is None else every.total_seconds(), "tz": tz}
+        made = {"tz": "UTC"} | rest | {key: value for key, value in given.items() if value is not None}
+        changes["spec"] = canonical(json.dumps(Spec.from_json(made).to_json()))
     if words["arguments"] is not None:
         try:
             value = json.loads(words["arguments"])
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise click.UsageError(f"--args is no JSON: {error}") from error
         if not isinstance(value, dict):
             raise click.UsageError('--args is an object, as in {"user_id": 7}')
         changes["args"] = canonical(words["arguments"])
-    for key in ("queue", "priority", "catch_up", "overlap"):
+    for key in ("task", "queue"):
+        if words[key] is not None:
+            changes[key] = naming.check(f"--{key}", words[key])
+    for key in ("priority", "catch_up", "overlap"):
         if words[key] is not None:
             changes[key] = words[key]
     for key, field in (("catch_up_within", "catch_up_seconds"), ("jitter", "jitter_seconds")):
         if words[key] is not None:
             changes[field] = words[key].total_seconds()
+    if changes.get("jitter_seconds", 0.0) > 86_400.0:
+        raise click.UsageError("--jitter is at most a day")
     if changes.get("catch_up") == "all" and changes.get("overlap") == "skip":
         raise click.UsageError("--catch-up all wants a run for each due time, --overlap skip none beside another")
     return changes
@@ -319,6 +347,13 @@ def _target() -> Any:
 
 
 def _drive(open_desk: Desk, program: Program[Any]) -> Any:
+    import psycopg
+
     from leasequeue.db.program import drive
 
-    return drive(program, lambda statement, params: open_desk.link.run(statement.text, params))
+    try:
+        return drive(program, lambda statement, params: open_desk.link.run(statement.text, params))
+    except (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.InsufficientPrivilege) as error:
+        # What only the server can judge, a \u0000 in the arguments for instance.
+        first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ConfigurationError(f"the database refuses it: {first_line}") from error

@@ -75,7 +75,7 @@ def _attention(found: ops.Status, out: Console) -> None:
 
     from leasequeue.cli import render
 
-    loud = ("unserved", "not_read", "expired_leases")
+    loud = ("unserved", "not_read", "expired_leases", "schedule")
     for warning in found.warnings:
         style = "bold red" if warning.kind in loud else "yellow"
         out.print(Text(f"! {render.clean(warning.message, keep_lines=False)}", style=style))

@@ -87,7 +87,8 @@ def sync(target: Target, schema: str, definition: Definition, release: Release, 
 def _judge(row: Row, definition: Definition, release: Release) -> tuple[Synced, dict[str, Any] | None]:
     """What to say, and what to write if anything."""
     name, now = definition.name, row.now
-    releases = {str(k): v for k, v in row.meta.get("releases", {}).items() if isinstance(v, int | float)}
+    found = row.meta.get("releases")
+    releases = {k: v for k, v in found.items() if isinstance(v, int | float)} if isinstance(found, dict) else {}
     identity = _identity(definition, release)
     deployed = release.deployed_at.timestamp() if release.deployed_at else releases.get(identity, now.timestamp())
     seen = identity in releases
@@ -149,6 +150,7 @@ def change(target: Target, schema: str, name: str, changes: dict[str, Any], by: 
 
     Raises:
         ScheduleRefused: there is none, or it stands in the code.
+        ConfigurationError: what it would become cannot be.
     """
     known = schedule_statements(schema)
     for _ in range(_ROUNDS):
@@ -158,6 +160,11 @@ def change(target: Target, schema: str, name: str, changes: dict[str, Any], by: 
         if row.definition.decorated:
             raise ScheduleRefused(name, "it stands in the code: change it there, or pause it here")
         made = replace(row.definition, **changes)
+        if made.catch_up == "all" and made.overlap == "skip":
+            raise ConfigurationError(
+                f"schedule {name!r}: catch_up 'all' wants a run for each due time and overlap 'skip' none beside another: "
+                f"change both"
+            )
         next_at = _moment(row.next_at)
         if made.spec != row.definition.spec and (next_at is None or next_at > row.now):
             next_at = _spec(made).after(row.now)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from leasequeue.errors import OutcomeUnknown
 from leasequeue.ops.asking import Desk, from_json, moment
+from leasequeue.ops.timetable import ScheduleRow, list_schedules, problems
 
 T = TypeVar("T")
 
@@ -21,6 +22,8 @@ QUEUES_MAX = 200
 WORKERS_MAX = 200
 FAILURES_CAP = 20_000
 FAILURES_SECONDS = 3600.0
+SCHEDULES_NAMED = 20
+"""The most schedules that are warned of one by one."""
 SECTION_SECONDS = 3.0
 """How long each statement may take before its part of the answer is given up."""
 
@@ -106,8 +109,9 @@ class Attention:
     """What somebody should look at.
 
     Attributes:
-        kind: ``unserved``, ``unknown_task``, ``expired_worker``, ``expired_leases``, ``refused`` or ``not_read``.
-        subject: the queue, task, worker or part that it is about.
+        kind: ``unserved``, ``unknown_task``, ``expired_worker``, ``expired_leases``, ``refused``, ``schedule`` or
+            ``not_read``.
+        subject: the queue, task, worker, schedule or part that it is about.
     """
 
     kind: str
@@ -146,7 +150,7 @@ _NO_FAILURES: _Failures = ((), (), False)
 
 
 def status(desk: Desk, *, section_seconds: float = SECTION_SECONDS) -> Status:
-    """Read it: some six statements, each bounded in rows and in time. Locks nothing, writes nothing.
+    """Read it: some seven statements, each bounded in rows and in time. Locks nothing, writes nothing.
 
     The parts are read one after another, each in a snapshot of its own, so a job may move between them.
 
@@ -173,6 +177,9 @@ def status(desk: Desk, *, section_seconds: float = SECTION_SECONDS) -> Status:
     held: dict[str, dict[str, Any]] = part("leased", lambda: _held(desk, section_seconds), {})
     paused: dict[str, dt.datetime | None] = part("paused", lambda: _paused(desk, section_seconds), {})
     failures: _Failures = part("failures", lambda: _failures(desk, section_seconds), _NO_FAILURES)
+    schedules: tuple[ScheduleRow, ...] = part(
+        "schedules", lambda: list_schedules(desk, bound_seconds=section_seconds), ()
+    )
 
     shown = workers[:WORKERS_MAX]
     queues = [
@@ -192,7 +199,7 @@ def status(desk: Desk, *, section_seconds: float = SECTION_SECONDS) -> Status:
         refused=failures[1],
         failures_capped=failures[2],
         not_read=tuple(not_read),
-        warnings=tuple(_warnings(shown, queues, failures[1], not_read)),
+        warnings=tuple(_warnings(shown, queues, failures[1], problems(schedules), not_read)),
     )
 
 
@@ -310,7 +317,11 @@ def _queue(
 
 
 def _warnings(
-    workers: list[Worker], queues: list[Queue], refused: tuple[TaskFailures, ...], not_read: list[str]
+    workers: list[Worker],
+    queues: list[Queue],
+    refused: tuple[TaskFailures, ...],
+    schedules: list[tuple[str, str]],
+    not_read: list[str],
 ) -> Iterable[Attention]:
     for queue in queues:
         waiting = {"ready": queue.ready, "suspect": queue.suspect, "scheduled": queue.scheduled}
@@ -357,6 +368,11 @@ def _warnings(
             f"task {each.task!r}: {each.failures:,} completion(s) refused within the last hour: the lease was lost by then "
             f"(a machine that was stopped or cut off, or a handler that held the interpreter), and others ran these jobs",
         )
+    for name, sentence in schedules[:SCHEDULES_NAMED]:
+        yield Attention("schedule", name, sentence)
+    if len(schedules) > SCHEDULES_NAMED:
+        more = len(schedules) - SCHEDULES_NAMED
+        yield Attention("schedule", "", f"{more:,} more schedules need a look: `leasequeue schedules` names them")
     for name in not_read:
         yield Attention(
             "not_read", name, f"not read: {name}: the database did not answer in time; see its load and locks"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,7 @@ class ScheduleRow:
         late_seconds: the greatest lateness of the last runs, from the due time to the job.
         missed: due times of the last day that did not run.
         decorated: it stands in the code.
+        served: a live worker registers it, or knows its task where it was added at run time.
     """
 
     name: str
@@ -53,6 +55,7 @@ class ScheduleRow:
     args: Any
     priority: int
     job_id: int | None
+    served: bool
     at: dt.datetime | None
     problem: str | None
 
@@ -135,7 +138,9 @@ def _row(row: tuple[Any, ...]) -> ScheduleRow:
     elif not served and (next_at is not None or expected is not None):
         what = "registers it" if decorated else f"knows its task {task!r}"
         state = "vanished"
-        problem = f"no live worker {what}, so it does not run: bring it back, or `leasequeue schedules remove {name}`"
+        problem = (
+            f"no live worker {what}, so it does not run: bring it back, or `leasequeue schedules remove {word(name)}`"
+        )
     elif next_at is None and expected is None:
         state = "ended"
     elif overdue:
@@ -147,13 +152,18 @@ def _row(row: tuple[Any, ...]) -> ScheduleRow:
     elif next_at is not None and expected is not None and next_at - expected.timestamp() > AHEAD_SECONDS:
         problem = (
             f"it is next due {next_at - expected.timestamp():,.0f} s later than its times say: the database's clock was set "
-            f"back, and what was due in between has run already; `leasequeue schedules run {name}` runs it now"
+            f"back, and what was due in between has run already; `leasequeue schedules run {word(name)}` runs it now"
         )
     return ScheduleRow(
         name, state, when, task, queue, moment(next_at), moment(fired), moment(started), moment(succeeded), late, missed,
         catch_up, overlap, version, decorated, release, moment(deployed), moment(paused), from_json(args), priority, job_id,
-        here, problem,
+        served, here, problem,
     )  # fmt: skip
+
+
+def word(name: str) -> str:
+    """A name as a shell and our commands take it for one, whatever it is made of."""
+    return ("-- " if name.startswith("-") else "") + shlex.quote(name)
 
 
 def problems(rows: Iterable[ScheduleRow]) -> list[tuple[str, str]]:
