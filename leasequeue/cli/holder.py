@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import datetime as dt
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -49,41 +48,57 @@ def run_as_holder(
         DatabaseUnavailable: the database cannot be asked; the command was not started.
     """
     # No pid in it: a thousand calls by cron are one who was refused.
-    owner = f"{who} ({Path(command[0]).name})".encode()[:NAME_BYTES_MAX].decode("utf-8", "ignore")
+    owner = f"{who} ({Path(command[0]).name})".encode("utf-8", "replace")[:NAME_BYTES_MAX].decode("utf-8", "ignore")
     lease = lq.lease(name, ttl=ttl, wait=wait, slots=slots, owner=owner).get()
     if not lease:
-        click.echo(f"leasequeue: {lease}; {shlex.join(command)} was not run", err=True)
+        # Without its arguments: there may be a secret among them, and this goes into logs and mails.
+        _say(f"{lease}; {command[0]} was not run")
         return EXIT_REFUSED
+    signals: list[int] = []
+    # Before the command is started: a signal that comes in between must reach it. Until after the release: one that comes
+    # during it must not leave the others waiting for the ttl.
+    # What is ignored (nohup) stays so, for the command as well.
+    before = {
+        number: signal.signal(number, lambda number, _: signals.append(number))
+        for number in _FORWARDED
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
     try:
-        return _run(lease, command)
+        return _run(lease, command, signals)
     finally:
         lease.release()
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def _run(lease: Lease, command: list[str]) -> int:
+def _say(text: str) -> None:
+    # One line without escapes, whatever others have written into the row.
+    line = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+    click.echo(f"leasequeue: {line}", err=True)
+
+
+def _run(lease: Lease, command: list[str], signals: list[int]) -> int:
     # LeaseLost here: it took so long to be started that nothing may begin any more.
     try:
         lease.check()
     except LeaseLost as error:
-        click.echo(f"leasequeue: {error}", err=True)
+        _say(str(error))
         return EXIT_LOST
     environment = {**os.environ, "LEASEQUEUE_LEASE": lease.name, "LEASEQUEUE_TERM": str(lease.term)}
-    own_group = not sys.stdin.isatty()
-    early: list[int] = []
-    # Before the command is started: a signal that comes in between must reach it.
-    before = {number: signal.signal(number, lambda number, _: early.append(number)) for number in _FORWARDED}
+    own_group = not _on_a_terminal()
     try:
         child = subprocess.Popen(
             command, env=environment, process_group=0 if own_group else None, preexec_fn=_die_with_parent()
         )  # fmt: skip
     except OSError as error:
-        click.echo(f"leasequeue: {command[0]} cannot be run: {error.strerror}", err=True)
+        _say(f"{command[0]} cannot be run: {error.strerror}")
         return _EXIT_NOT_FOUND if isinstance(error, FileNotFoundError) else _EXIT_NOT_EXECUTABLE
-    else:
-        return _watch(lease, child, early, own_group)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return _watch(lease, child, signals, own_group)
+
+
+def _on_a_terminal() -> bool:
+    # None: it was closed (<&-), as some daemons start their children.
+    return sys.stdin is not None and sys.stdin.isatty()
 
 
 def _watch(lease: Lease, child: subprocess.Popen[bytes], signals: list[int], own_group: bool) -> int:
@@ -93,32 +108,41 @@ def _watch(lease: Lease, child: subprocess.Popen[bytes], signals: list[int], own
         except ProcessLookupError:
             return
 
-    told = False
+    def anybody() -> bool:
+        """Whether the command lives, or after a loss anything that it has started."""
+        if child.poll() is None:
+            return True
+        if not (told and own_group) or killed:
+            return False
+        try:
+            os.killpg(child.pid, 0)
+        except OSError:
+            return False
+        return True
+
+    told = killed = False
     kill_at = float("inf")
-    while child.poll() is None:
+    while anybody():
         while signals:
             number = signals.pop(0)
             # A terminal sends it to the command as well.
             if own_group or number != signal.SIGINT:
                 send(number)
-        if not told and lease.lost.is_set():
+        if not told and not lease.is_held:
             told = True
-            click.echo(
-                f"leasequeue: the lease {lease.name!r} in term {lease.term} is lost: the command is told to stop",
-                err=True,
-            )
             send(signal.SIGTERM)
+            _say(f"the lease {lease.name!r} in term {lease.term} is lost: the command is told to stop")
             # Four fifths of the margin: the rest is for the system to do it.
             kill_at = lease.hold.trusted_until + lease.hold.margin_seconds * 0.8
-        if boottime() >= kill_at:
-            kill_at = float("inf")
-            click.echo("leasequeue: the command did not stop in time: it is killed", err=True)
+        if boottime() >= kill_at and not killed:
+            killed = True
             send(signal.SIGKILL)
+            _say("the command did not stop in time: it is killed")
         time.sleep(_POLL_SECONDS)
     status = child.returncode
     if status < 0:
         status = 128 - status
-    return EXIT_LOST if lease.lost.is_set() and status == 0 else status
+    return EXIT_LOST if status == 0 and not lease.is_held else status
 
 
 def _die_with_parent() -> Callable[[], None] | None:

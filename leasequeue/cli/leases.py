@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from leasequeue.ops import leases as ops
 
 _UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d|)")
+_DURATION = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*(ms|s|m|min|h|d|)", re.ASCII)
+_SECONDS_MAX = 36_525 * 86_400.0  # a hundred years, as for a schedule
 
 
 def read_duration(_ctx: click.Context, _param: click.Parameter, value: str | None) -> dt.timedelta | None:
@@ -24,9 +25,10 @@ def read_duration(_ctx: click.Context, _param: click.Parameter, value: str | Non
     if value is None:
         return None
     found = _DURATION.fullmatch(value.strip().lower())
-    if found is None or len(value) > 20:
+    seconds = float(found[1]) * _UNITS[found[2]] if found else float("inf")
+    if seconds > _SECONDS_MAX:
         raise click.BadParameter(f"{value!r}: write a duration such as 30s, 5m, 2h or 1d")
-    return dt.timedelta(seconds=float(found[1]) * _UNITS[found[2]])
+    return dt.timedelta(seconds=seconds)
 
 
 def who() -> str:
@@ -43,7 +45,7 @@ def leases() -> None:
     """Leadership, locks and semaphores: who holds them, who asks, what happened."""
 
 
-@leases.command("list")
+@leases.command("list", short_help="All leases, and who asks for them.")
 @database_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_(url: str | None, schema: str | None, as_json: bool) -> None:
@@ -66,7 +68,7 @@ def list_(url: str | None, schema: str | None, as_json: bool) -> None:
         out.print("", _asking(asking))
 
 
-@leases.command()
+@leases.command(short_help="One lease, who asks for it, and its history.")
 @database_options
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -106,7 +108,10 @@ def _slots(rows: tuple[ops.LeaseRow, ...]) -> Any:
     def state(row: ops.LeaseRow) -> Text:
         if row.held:
             return Text("held", style="green")
-        return Text("EXPIRED", style="bold red") if row.owner else Text("free")
+        if row.holder:
+            return Text("EXPIRED", style="bold red")
+        # Taken from its holder, who was promised this time.
+        return Text("taken away", style="yellow") if row.left_seconds else Text("free")
 
     return render.table(
         "",
@@ -149,8 +154,10 @@ def release(url: str | None, schema: str | None, name: str, slot: int | None, fo
     from leasequeue.ops import leases as ops
 
     if not force:
+        from leasequeue.ops.timetable import word
+
         raise click.UsageError(
-            f"say --force to take {name!r} from its holder; see `leasequeue leases show {name}` for who that is"
+            f"say --force to take {name!r} from its holder; see `leasequeue leases show {word(name)}` for who that is"
         )
     with desk(url, schema) as open_desk:
         taken = ops.force_release(open_desk, name, slot=None if slot is None else slot - 1, by=who())
@@ -182,7 +189,16 @@ def resize(url: str | None, schema: str | None, name: str, slots: int) -> None:
     click.echo(f"{name!r} has {slots} slots; before, it had {before}")
 
 
-@leases.command(short_help="Run a command as the holder of a lease.", context_settings={"ignore_unknown_options": True})
+class _Run(click.Command):
+    """Insists on the ``--``: without it, options of the command would be taken for ours, and misspelt ones of ours for it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" not in args and not {"-h", "--help"} & set(args):
+            raise click.UsageError("write -- before the command: leasequeue leases run NAME -- CMD [ARGS]...", ctx)
+        return super().parse_args(ctx, args)
+
+
+@leases.command(cls=_Run, short_help="Run a command as the holder of a lease.")
 @database_options
 @click.argument("name")
 @click.option(

@@ -15,7 +15,13 @@ EVENTS_SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class LeaseRow:
-    """A slot of a lease. ``held`` is judged by the database's clock; ``left_seconds`` is negative where it expired."""
+    """A slot of a lease.
+
+    Attributes:
+        held: by the database's clock.
+        holder: None: nobody has it. Where an operator took it away, nobody can have it for ``left_seconds`` yet.
+        left_seconds: negative where it expired; None where it is free.
+    """
 
     name: str
     slot: int
@@ -89,7 +95,7 @@ def list_leases(desk: Desk, name: str | None = None) -> tuple[LeaseRow, ...]:
     for row in desk.ask("leases", {"name": name, "limit": LIMIT}):
         name_, slot, slots, holder, term, owner, acquired, renewed, expires, held, now = row
         age = now - acquired if held and acquired is not None else None
-        left = expires - now if holder is not None and expires is not None else None
+        left = None if expires is None or (holder is None and expires <= now) else expires - now
         found.append(
             LeaseRow(
                 name_,
