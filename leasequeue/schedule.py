@@ -166,14 +166,14 @@ class Schedules:
         await arun(conn, _checked, self._home, ops.add, made, _by())
 
     def update(self, conn: SyncConn, name: str, /, **changes: Any) -> None:
-        """Change what is named, and leave the rest: ``when`` or ``every`` (with ``tz``, ``start``, ``end``), ``call``,
-        ``catch_up``, ``catch_up_within``, ``overlap``, ``jitter``.
+        """Change what is named, and leave the rest: ``when`` or ``every``, ``tz``, ``start``, ``end`` (None: no limit),
+        ``call``, ``catch_up``, ``catch_up_within``, ``overlap``, ``jitter``.
         """
-        run(conn, _checked, self._home, ops.change, name, self._changes(changes), _by())
+        run(conn, _checked, self._home, ops.change, name, *self._changes(changes), _by())
 
     async def aupdate(self, conn: AsyncConn, name: str, /, **changes: Any) -> None:
         """The async twin of :meth:`update`."""
-        await arun(conn, _checked, self._home, ops.change, name, self._changes(changes), _by())
+        await arun(conn, _checked, self._home, ops.change, name, *self._changes(changes), _by())
 
     def remove(self, conn: SyncConn, name: str, /) -> None:
         """Remove it; its ledger stays."""
@@ -210,18 +210,17 @@ class Schedules:
     def _is_ours(self, name: str) -> bool:
         return any(definition.name == name for definition in self._home.definitions())
 
-    def _changes(self, given: dict[str, Any]) -> dict[str, Any]:
+    def _changes(self, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         words = dict(given)
         changes: dict[str, Any] = {}
+        times: dict[str, Any] = {}
         if words.keys() & {"when", "every"}:
-            tz = words.pop("tz", None) or self._home.tz
-            spec = Spec.make(
-                _when(words.pop("when", None), words.pop("every", None)),
-                tz,
-                words.pop("start", None),
-                words.pop("end", None),
-            )
-            changes["spec"] = canonical(json.dumps(spec.to_json()))
+            when = _when(words.pop("when", None), words.pop("every", None))
+            times = {"cron": when} if isinstance(when, str) else {"every": when.total_seconds()}
+        for key in ("tz", "start", "end"):
+            if key in words:
+                value = words.pop(key)
+                times[key] = value.isoformat() if isinstance(value, dt.datetime) else value
         if "call" in words:
             call = words.pop("call")
             job = _job_of(call)
@@ -230,10 +229,8 @@ class Schedules:
             key: words.pop(key) for key in ("catch_up", "catch_up_within", "overlap", "jitter") if key in words
         }
         if words:
-            raise ConfigurationError(
-                f"a schedule has no {', '.join(sorted(words))} to change (tz, start and end go with when= or every=)"
-            )
-        return changes | _policy(policy)
+            raise ConfigurationError(f"a schedule has no {', '.join(sorted(words))} to change")
+        return changes | _policy(policy), times
 
 
 def _checked(target: Target, home: Scheduled, program: Any, *args: Any, **words: Any) -> Program[Any]:

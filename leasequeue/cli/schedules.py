@@ -190,8 +190,10 @@ def add(url: str | None, schema: str | None, name: str, task: str, **words: Any)
     from leasequeue.ops import schedules as ops
 
     naming.check("a schedule's name", name)
-    changes = _changes(words | {"task": task}, None)
-    made: dict[str, Any] = {"args": "{}", "queue": "default", "priority": 0} | changes
+    changes, times = _changes(words | {"task": task})
+    if not times.keys() & {"cron", "every"}:
+        raise click.UsageError("give one of --cron and --every")
+    made: dict[str, Any] = {"args": "{}", "queue": "default", "priority": 0, "spec": ops.retimed(None, times)} | changes
     with desk(url, schema) as open_desk:
         _drive(open_desk, ops.add(_target(), open_desk.schema, Definition(name=name, **made), who()))
     click.echo(f"schedule {name!r} is added")
@@ -204,17 +206,13 @@ def add(url: str | None, schema: str | None, name: str, task: str, **words: Any)
 @_when_options
 def update(url: str | None, schema: str | None, name: str, **words: Any) -> None:
     """Change what is named, and leave the rest; a new --cron stays in the time zone of the old one."""
-    from leasequeue.db.schedules import read
     from leasequeue.ops import schedules as ops
-    from leasequeue.ops.asking import from_json
 
     if all(value is None for value in words.values()):
         raise click.UsageError("name something to change; --help lists what can be")
+    changes, times = _changes(words)
     with desk(url, schema) as open_desk:
-        row = _drive(open_desk, read(open_desk.schema, name))
-        spec = from_json(row.definition.spec) if row is not None else {}
-        changes = _changes(words, spec if isinstance(spec, dict) else {})
-        _drive(open_desk, ops.change(_target(), open_desk.schema, name, changes, who()))
+        _drive(open_desk, ops.change(_target(), open_desk.schema, name, changes, times, who()))
     click.echo(f"schedule {name!r} is changed")
 
 
@@ -293,29 +291,21 @@ def sync(url: str | None, schema: str | None, app: str) -> None:
             click.echo(done.message)
 
 
-def _changes(words: dict[str, Any], old: dict[str, Any] | None) -> dict[str, Any]:
-    """Fields of a ``Definition`` from the options.
-
-    Args:
-        old: the spec as it is in its row; None: it is a new one.
+def _changes(words: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Fields of a ``Definition`` from the options, and the times as ``ops.schedules.retimed`` wants them.
 
     Raises:
         ConfigurationError: one of them cannot be.
     """
     from leasequeue import naming
-    from leasequeue.cron import Spec
     from leasequeue.db.schedules import canonical
 
     changes: dict[str, Any] = {}
     cron, every, tz = words["cron"], words["every"], words["tz"]
-    if (cron is not None and every is not None) or (old is None and cron is None and every is None):
+    if cron is not None and every is not None:
         raise click.UsageError("give one of --cron and --every")
-    if cron is not None or every is not None or tz is not None:
-        left_out = () if cron is None and every is None else ("cron", "every")
-        rest = {key: value for key, value in (old or {}).items() if key not in left_out}
-        given = {"cron": cron, "every": None if every is None else every.total_seconds(), "tz": tz}
-        made = {"tz": "UTC"} | rest | {key: value for key, value in given.items() if value is not None}
-        changes["spec"] = canonical(json.dumps(Spec.from_json(made).to_json()))
+    given = {"cron": cron, "every": None if every is None else every.total_seconds(), "tz": tz}
+    times = {key: value for key, value in given.items() if value is not None}
     if words["arguments"] is not None:
         try:
             value = json.loads(words["arguments"])
@@ -337,7 +327,7 @@ def _changes(words: dict[str, Any], old: dict[str, Any] | None) -> dict[str, Any
         raise click.UsageError("--jitter is at most a day")
     if changes.get("catch_up") == "all" and changes.get("overlap") == "skip":
         raise click.UsageError("--catch-up all wants a run for each due time, --overlap skip none beside another")
-    return changes
+    return changes, times
 
 
 def _target() -> Any:

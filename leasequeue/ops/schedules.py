@@ -20,8 +20,9 @@ from typing import Any
 
 from leasequeue.cron import Spec
 from leasequeue.db.program import Program, Target
-from leasequeue.db.schedules import Definition, Row, params, read, run_now, schedule_statements
+from leasequeue.db.schedules import Definition, Row, canonical, params, read, run_now, schedule_statements
 from leasequeue.errors import ConfigurationError, DuplicateSchedule, ScheduleRefused
+from leasequeue.ops.asking import from_json
 
 _ROUNDS = 20
 _RELEASES_KEPT = 50
@@ -142,11 +143,14 @@ def add(target: Target, schema: str, definition: Definition, by: str) -> Program
         raise DuplicateSchedule(definition.name, where)
 
 
-def change(target: Target, schema: str, name: str, changes: dict[str, Any], by: str) -> Program[None]:
+def change(
+    target: Target, schema: str, name: str, changes: dict[str, Any], times: dict[str, Any], by: str
+) -> Program[None]:
     """Change a schedule that was added at run time.
 
     Args:
-        changes: fields of ``Definition``, ``spec`` as JSON text.
+        changes: fields of ``Definition``, but for ``spec``.
+        times: see :func:`retimed`; empty: they stay.
 
     Raises:
         ScheduleRefused: there is none, or it stands in the code.
@@ -159,7 +163,8 @@ def change(target: Target, schema: str, name: str, changes: dict[str, Any], by: 
             raise ScheduleRefused(name, "there is none of that name; `leasequeue schedules` lists them")
         if row.definition.decorated:
             raise ScheduleRefused(name, "it stands in the code: change it there, or pause it here")
-        made = replace(row.definition, **changes)
+        spec = retimed(row.definition.spec, times) if times else row.definition.spec
+        made = replace(row.definition, spec=spec, **changes)
         if made.catch_up == "all" and made.overlap == "skip":
             raise ConfigurationError(
                 f"schedule {name!r}: catch_up 'all' wants a run for each due time and overlap 'skip' none beside another: "
@@ -173,6 +178,24 @@ def change(target: Target, schema: str, name: str, changes: dict[str, Any], by: 
         if made == row.definition or (yield known.update, words):
             return
     raise ScheduleRefused(name, "others change it again and again: try again")
+
+
+def retimed(spec: str | None, times: dict[str, Any]) -> str:
+    """A spec with some of its times changed, as JSON text; the zone and the limits of the old one stay.
+
+    Args:
+        spec: the old one; None: there is none, and the zone is UTC unless it is given.
+        times: ``cron`` or ``every`` (seconds), ``tz``, ``start``, ``end`` as ``Spec.to_json`` writes them.
+
+    Raises:
+        ConfigurationError: they make no spec.
+    """
+    found = from_json(spec)
+    old = found if isinstance(found, dict) else {}
+    kept = {
+        key: value for key, value in old.items() if not (key in ("cron", "every") and times.keys() & {"cron", "every"})
+    }
+    return canonical(json.dumps(Spec.from_json({"tz": "UTC"} | kept | times).to_json()))
 
 
 def set_paused(target: Target, schema: str, name: str, paused: bool) -> Program[bool]:
@@ -249,7 +272,7 @@ def _say(at: dt.datetime | None) -> str:
     return "never" if at is None else at.astimezone(dt.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
-def from_json(items: Sequence[dict[str, Any]]) -> list[Definition]:
+def definitions_from_json(items: Sequence[dict[str, Any]]) -> list[Definition]:
     """Definitions as another process of ours has written them."""
     try:
         return [Definition(**item) for item in items]

@@ -24,7 +24,7 @@ from leasequeue.db.jobs import job_statements
 from leasequeue.db.urls import Settings
 from leasequeue.db.workers import worker_statements
 from leasequeue.loop import Outage
-from leasequeue.ops.schedules import Release, from_json
+from leasequeue.ops.schedules import Release, definitions_from_json
 from leasequeue.worker import logs, systemd
 from leasequeue.worker.child import Child
 from leasequeue.worker.http import HealthServer
@@ -192,7 +192,7 @@ class Supervisor:
         deployed = event["deployed_at"]
         release = Release(event["release"], dt.datetime.fromisoformat(deployed) if deployed else None)
         ticking = Link(settings, application_name="leasequeue ticker", watchdog=Watchdog())
-        self._ticker = Ticker(ticking, Outage(), event["schema"], from_json(event["schedules"]), release)
+        self._ticker = Ticker(ticking, Outage(), event["schema"], definitions_from_json(event["schedules"]), release)
 
     def _let_salvage_run(self) -> None:
         """Not before a process serves or has died: until then the tables may be missing, which the process says best."""

@@ -196,12 +196,17 @@ def test_rows_at_run_time(database: Database, lq: LeaseQueue) -> None:
     assert database.scalar("SELECT next_at > now() FROM leasequeue_schedule")
     with pytest.raises(DuplicateSchedule, match="added at run time"):
         lq.schedules.add(lq, "tenant 7", None, job.call(), every=dt.timedelta(hours=1))
-    lq.schedules.update(lq, "tenant 7", every=dt.timedelta(hours=1), catch_up="latest")
+    lq.schedules.update(lq, "tenant 7", tz="Asia/Tokyo")
+    lq.schedules.update(lq, "tenant 7", when="0 9 * * *", end=dt.datetime(2100, 1, 1, tzinfo=dt.UTC))
+    assert database.scalar("SELECT spec FROM leasequeue_schedule") == {
+        "cron": "0 9 * * *", "tz": "Asia/Tokyo", "end": "2100-01-01T00:00:00+00:00",
+    }  # fmt: skip
+    lq.schedules.update(lq, "tenant 7", every=dt.timedelta(hours=1), end=None, catch_up="latest")
     lq.schedules.update(lq, "tenant 7", call=job.call(n=8))
     assert database.execute(f"SELECT {columns} FROM leasequeue_schedule") == [
-        ("tenant 7", "job", {"n": 8}, "default", 0, {"every": 3600, "tz": "Europe/Kyiv"}, "latest", False, 3)
+        ("tenant 7", "job", {"n": 8}, "default", 0, {"every": 3600, "tz": "Asia/Tokyo"}, "latest", False, 5)
     ]
-    assert database.scalar("SELECT count(*) FROM leasequeue_tick WHERE outcome = 'redefined'") == 2
+    assert database.scalar("SELECT count(*) FROM leasequeue_tick WHERE outcome = 'redefined'") == 4
     assert lq.schedules.pause(lq, "tenant 7")
     assert not lq.schedules.pause(lq, "tenant 7")
     id = lq.schedules.run_now(lq, "tenant 7")
@@ -216,8 +221,6 @@ def test_rows_at_run_time(database: Database, lq: LeaseQueue) -> None:
             act(lq, "tenant 7")
     with pytest.raises(ConfigurationError, match="to change"):
         lq.schedules.update(lq, "x", color="red")
-    with pytest.raises(ConfigurationError, match="go with when"):
-        lq.schedules.update(lq, "x", tz="UTC")
 
 
 def test_async_twins(database: Database, lq: LeaseQueue) -> None:
