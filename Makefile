@@ -1,6 +1,6 @@
 # Two commands do all the set-up on a machine that has Python 3.11 or newer, git and make: `make demo`, `make test`.
 # The environment is .venv, made when missing and brought up to date when pyproject.toml changes.
-#   make test ARGS="-k retry"      make test PYTHON=/opt/python3.12/bin/python3
+#   make test ARGS="-k retry -n 0"      make test PYTHON=/opt/python3.12/bin/python3
 
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python3.14; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
@@ -21,7 +21,7 @@ demo: .venv/.ready-run
 	@$(BIN)/leasequeue demo $(ARGS)
 
 test: .venv/.ready-dev
-	@$(BIN)/pytest $(ARGS)
+	@$(BIN)/pytest -n 3 --dist loadgroup $(ARGS)
 
 check: .venv/.ready-dev
 	$(BIN)/ruff format --check

@@ -111,6 +111,26 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("database", ways, indirect=True)
 
 
+_TIMED = (
+    "tests/process/",
+    "tests/lease/test_le",
+    "tests/lease/test_fence",
+    "tests/lease/test_pro",
+    "tests/schedule/test_pro",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Under ``-n``, what is measured by the clock runs on one worker, one after another, and begins first.
+
+    Most of those wait for a process or a lease, so the machine has room for the others beside them.
+    """
+    for item in items:
+        if item.nodeid.startswith(_TIMED):
+            item.add_marker(pytest.mark.xdist_group("timed"))
+    items.sort(key=lambda item: not item.nodeid.startswith(_TIMED))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     state = _found(item.config)
     if item.get_closest_marker("needs_pgbouncer") and state.pgbouncer is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import errno
 import os
 from collections.abc import Callable
@@ -148,6 +149,8 @@ def dev(folder: Path, port: int | None, **words: Any) -> None:
         ensure_schema(Settings.parse(url), schema)
         migrate(Settings.parse(url), schema, _say)
         os.environ["LEASEQUEUE_URL"] = url
+        # What is edited and started here is the newest, also when it is edited back.
+        os.environ.setdefault("LEASEQUEUE_DEPLOYED_AT", dt.datetime.now(dt.UTC).isoformat())
         if not os.environ.get("DATABASE_URL"):
             os.environ["DATABASE_URL"] = url
         _say(f"for other shells: export LEASEQUEUE_URL_FILE={folder / 'url'}")
