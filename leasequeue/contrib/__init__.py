@@ -1,0 +1,1 @@
+"""Bridges to other packages. Each module here imports the package that it is named after; nothing else imports them."""
