@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
@@ -157,11 +157,12 @@ class Spec:
         unknown = [key for key in value if key not in _KEYS]
         if unknown:
             raise ConfigurationError(f"a schedule has no {_shown(unknown[0])}: write only {', '.join(_KEYS)}")
-        tz: Any = value.get("tz")
-        if tz is None and value.get("every") is not None:
+        given: dict[str, Any] = value
+        tz: Any = given.get("tz")
+        if tz is None and given.get("every") is not None:
             tz = "UTC"
         # The checks of types are those of the class, which lets nothing through.
-        return cls(value.get("cron"), value.get("every"), tz, _from_iso("start", value), _from_iso("end", value))
+        return cls(value.get("cron"), value.get("every"), cast(str, tz), _from_iso("start", value), _from_iso("end", value))
 
     def after(self, instant: datetime) -> datetime | None:
         """The first due time strictly after ``instant``, in UTC; None when there is none any more.

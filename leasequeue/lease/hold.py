@@ -195,6 +195,7 @@ class Bid:
             whatever ``run`` raises: the outcome is then unknown, and the next ``ask`` settles it.
         """
         params = {"name": self.name, "slots": self.slots, "holder": self.holder, "owner": self.owner}
+        mine: list[_Row] = []
         for _ in range(_ROUNDS):
             rows = _rows(run, self._sql, self.name)
             for row in rows:

@@ -8,6 +8,7 @@ import datetime as dt
 import socket
 import threading
 import time
+from typing import Any
 
 import psycopg
 import pytest
@@ -156,13 +157,14 @@ def test_no_tables_is_said(direct_url: str, make: Make) -> None:
 
 def test_what_cannot_be_is_refused_before_anything_is_asked(make: Make) -> None:
     lq = make("postgresql://nobody@127.0.0.1:1/nothing")
-    for words, match in (
+    given: list[tuple[dict[str, Any], str]] = [
         ({"ttl": dt.timedelta(seconds=1)}, "2 s to a day"),
         ({"ttl": 30}, "timedelta"),
         ({"slots": 0}, "slots"),
         ({"slots": True}, "slots"),
         ({"owner": ""}, "owner"),
-    ):
+    ]
+    for words, match in given:
         with pytest.raises(ConfigurationError, match=match):
             lq.lease("x", **words)
     with pytest.raises(ConfigurationError, match="512"):

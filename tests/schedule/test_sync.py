@@ -7,6 +7,7 @@ import dataclasses
 import datetime as dt
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -151,7 +152,7 @@ def test_the_decorator_says_what_is_wrong() -> None:
         lq.schedule("@daily", name="x", arguments={"m": 1})(nudge)
     with pytest.raises(ConfigurationError, match=r"above @lq\.task"):
         lq.schedule("@daily")(lambda: None)  # type: ignore[type-var]
-    for words, match in (
+    given: list[tuple[dict[str, Any], str]] = [
         ({"when": "61 * * * *"}, "no cron"),
         ({"when": "@daily", "tz": "Mars/Base"}, "Mars/Base"),
         ({}, "neither"),
@@ -161,7 +162,8 @@ def test_the_decorator_says_what_is_wrong() -> None:
         ({"when": "@daily", "name": "y", "jitter": dt.timedelta(days=2)}, "at most a day"),
         ({"when": "@daily", "name": "", "overlap": "skip"}, "name"),
         ({"when": "@daily", "start": dt.datetime(2026, 1, 1)}, "time zone"),  # noqa: DTZ001  # what is refused
-    ):
+    ]
+    for words, match in given:
         with pytest.raises(ConfigurationError, match=match):
             lq.schedule(**words)(nudge)
 

@@ -370,6 +370,7 @@ def test_an_instant_of_another_zone_is_the_same_instant() -> None:
     spec = cron("0 21 * * *", "Europe/Kyiv")
     instant = datetime(2024, 6, 1, 23, 30, tzinfo=ZoneInfo("Asia/Tokyo"))
     due = spec.after(instant)
+    assert due is not None
     assert due == at("2024-06-01T18:00:00")
     assert due.tzinfo is UTC
 
@@ -495,6 +496,7 @@ def test_seconds_near_a_change_are_those_of_a_walk(text: str, tz: str, instant: 
         return
     expected = []
     previous = label_of(instant)
+    n = 0
     for n in range(1, 90 if len(parts) == 5 else 600):
         moment = instant + n * step
         label = label_of(moment)
