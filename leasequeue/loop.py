@@ -127,7 +127,7 @@ class Loop(ABC):
     def ended(self) -> None:  # noqa: B027  # most loops have nothing to do then
         """The last thing that the thread does."""
 
-    def idle(self) -> bool:
+    def dormant(self) -> bool:
         """Whether there is nothing to do until it is woken, and no connection is wanted; asked before each turn."""
         return False
 
@@ -144,7 +144,7 @@ class Loop(ABC):
             self.link.close()
 
     def _connected_turn(self) -> None:
-        if self.idle():
+        if self.dormant():
             self.link.close()
             self.pause(IDLE_SECONDS)
             return

@@ -282,7 +282,7 @@ class _Renewer(Loop):
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake_read, 4096)
 
-    def idle(self) -> bool:
+    def dormant(self) -> bool:
         return not (self._keeper.kept() or self._keeper.waits() or self._notes)
 
     def ended(self) -> None:

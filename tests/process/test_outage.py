@@ -27,7 +27,7 @@ TAKEN_UP = (
     "SELECT extract(epoch FROM min(started_at))::float8 FROM leasequeue_finished WHERE started_at >= to_timestamp(%s)"
 )
 LIVE = "SELECT count(*) FROM leasequeue_job"
-SILENT = re.compile(r"\[(\d+)\] leasequeue\.worker: the database does not answer")
+SILENT = re.compile(r"\[(\d+)\] leasequeue: the database does not answer")
 
 
 class Load:
@@ -156,7 +156,7 @@ def test_each_connection_is_terminated_in_turn(database: Database, worker: Start
 
 
 @pytest.mark.direct_only  # it counts the worker's own connections
-def test_three_connections_a_process_and_one_of_the_supervisor(database: Database, worker: Start) -> None:
+def test_three_connections_a_process_and_two_of_the_supervisor(database: Database, worker: Start) -> None:
     started = worker(database, processes=2).started()
     most: Counter[str] = Counter()
     with load(database):
@@ -170,6 +170,7 @@ def test_three_connections_a_process_and_one_of_the_supervisor(database: Databas
         until(watched, 5)
     print(f"connections of 2 processes: {dict(most)}")
     assert most.pop("leasequeue supervisor") == 1
+    assert most.pop("leasequeue ticker") == 1
     assert most == {"leasequeue claimer": 2, "leasequeue completer": 2, "leasequeue renewer": 2}
     assert started.stop() == 0
 
