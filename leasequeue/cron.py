@@ -162,7 +162,9 @@ class Spec:
         if tz is None and given.get("every") is not None:
             tz = "UTC"
         # The checks of types are those of the class, which lets nothing through.
-        return cls(value.get("cron"), value.get("every"), cast(str, tz), _from_iso("start", value), _from_iso("end", value))
+        return cls(
+            value.get("cron"), value.get("every"), cast(str, tz), _from_iso("start", value), _from_iso("end", value)
+        )
 
     def after(self, instant: datetime) -> datetime | None:
         """The first due time strictly after ``instant``, in UTC; None when there is none any more.

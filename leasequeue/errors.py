@@ -17,6 +17,7 @@
     │   └── JobNotFound            there is no job with that id, or no more
     ├── ScheduleRefused            what was asked for a schedule changed nothing; the message says why
     ├── LeaseRefused               somebody else holds the lease
+    ├── LeaseNotTaken              an operator could not take a lease from its holder
     ├── LeaseLost                  this process no longer holds the row in its term
     └── JobFailed                  the job whose result was asked for has failed
 
@@ -241,6 +242,23 @@ class LeaseRefused(LeaseQueueError):
     def __init__(self, refusal: object) -> None:
         super().__init__(f"{refusal}; ask again later, or wait for it (wait=...)")
         self.refusal = refusal
+
+
+class LeaseNotTaken(LeaseQueueError):
+    """An operator asked to take a lease from its holder, and that was not done, or not for all of its slots.
+
+    Args:
+        name: the lease.
+        reason: a clause that says why not.
+        taken: how many slots were taken all the same.
+    """
+
+    def __init__(self, name: str, reason: str, taken: int) -> None:
+        done = f"{taken} slots were taken, and" if taken else "nothing was changed:"
+        super().__init__(f"the lease {name!r}: {done} {reason}")
+        self.name = name
+        self.reason = reason
+        self.taken = taken
 
 
 class LeaseLost(LeaseQueueError):

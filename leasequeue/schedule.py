@@ -109,6 +109,10 @@ class Scheduled:
 class Schedules:
     """Schedules in rows, added and changed at run time, in the caller's transaction. Thread-safe.
 
+    What changes a row locks it until that transaction ends, and nobody fires the schedule meanwhile: keep it short. Any
+    isolation level; from REPEATABLE READ on, a row that somebody changes at the same time is the server's serialization
+    failure. Each change is a row of the ledger, with who did it.
+
     ``conn`` is as for ``Task.enqueue``: any accepted connection, or the LeaseQueue for a transaction of its own. Each has
     an async twin. Raises ``ScheduleRefused`` where there is no such schedule, or it stands in the code.
     """
@@ -177,27 +181,27 @@ class Schedules:
 
     def remove(self, conn: SyncConn, name: str, /) -> None:
         """Remove it; its ledger stays."""
-        run(conn, _checked, self._home, ops.remove, name, live=self._is_ours(name))
+        run(conn, _checked, self._home, ops.remove, name, _by(), live=self._is_ours(name))
 
     async def aremove(self, conn: AsyncConn, name: str, /) -> None:
         """The async twin of :meth:`remove`."""
-        await arun(conn, _checked, self._home, ops.remove, name, live=self._is_ours(name))
+        await arun(conn, _checked, self._home, ops.remove, name, _by(), live=self._is_ours(name))
 
     def pause(self, conn: SyncConn, name: str, /) -> bool:
         """Run nothing until it is resumed; its due times end as ``paused``. False where it was paused already."""
-        return bool(run(conn, _checked, self._home, ops.set_paused, name, True))
+        return bool(run(conn, _checked, self._home, ops.set_paused, name, True, _by()))
 
     async def apause(self, conn: AsyncConn, name: str, /) -> bool:
         """The async twin of :meth:`pause`."""
-        return bool(await arun(conn, _checked, self._home, ops.set_paused, name, True))
+        return bool(await arun(conn, _checked, self._home, ops.set_paused, name, True, _by()))
 
     def resume(self, conn: SyncConn, name: str, /) -> bool:
         """Run again from the next due time on. False where it was not paused."""
-        return bool(run(conn, _checked, self._home, ops.set_paused, name, False))
+        return bool(run(conn, _checked, self._home, ops.set_paused, name, False, _by()))
 
     async def aresume(self, conn: AsyncConn, name: str, /) -> bool:
         """The async twin of :meth:`resume`."""
-        return bool(await arun(conn, _checked, self._home, ops.set_paused, name, False))
+        return bool(await arun(conn, _checked, self._home, ops.set_paused, name, False, _by()))
 
     def run_now(self, conn: SyncConn, name: str, /) -> int:
         """Enqueue its job now, beside its due times, paused or not; the job's id."""
@@ -216,7 +220,8 @@ class Schedules:
         times: dict[str, Any] = {}
         if words.keys() & {"when", "every"}:
             when = _when(words.pop("when", None), words.pop("every", None))
-            times = {"cron": when} if isinstance(when, str) else {"every": when.total_seconds()}
+            spec = Spec.make(when, "UTC")
+            times = {"cron": spec.cron} if spec.cron is not None else {"every": spec.every_seconds}
         for key in ("tz", "start", "end"):
             if key in words:
                 value = words.pop(key)

@@ -108,7 +108,7 @@ def settle(
             reason = None if on_time else f"{said}: nobody fired it in time"
             due = Due(at, "fired" if on_time else "caught_up", True, reason, _delay(name, at, policy.jitter_seconds))
         elif policy.catch_up == "latest" and last_runs:
-            due = Due(at, "coalesced", False, f"{said}: the run of a later due time stands for it")
+            due = Due(at, "coalesced", False, f"{said}: a later due time stands for it")
         else:
             limit = "" if bound is None or policy.catch_up == "none" else f" within {bound:g} s"
             due = Due(at, "missed", False, f"{said}, and catch_up is {policy.catch_up!r}{limit}")

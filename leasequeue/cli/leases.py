@@ -115,7 +115,7 @@ def _slots(rows: tuple[ops.LeaseRow, ...]) -> Any:
 
     return render.table(
         "",
-        ("lease", ">slot", "state", "holder", ">term", ">held for", ">left"),
+        ("lease", ">slot", "state", "owner", ">term", ">held for", ">left"),
         [
             (row.name, f"{row.slot + 1}/{row.slots}", state(row), row.owner, row.term, render.duration(row.age_seconds),
              render.duration(row.left_seconds))

@@ -64,6 +64,8 @@ def list_(url: str | None, schema: str | None, as_json: bool) -> None:
         return
     _problems(rows)
     out.print(_table(rows))
+    if len(rows) == ops.LIMIT:
+        click.echo(f"There may be more: these are {ops.LIMIT:,}, the overdue ones among them.", err=True)
 
 
 @schedules.command()
@@ -226,7 +228,7 @@ def remove(url: str | None, schema: str | None, name: str) -> None:
 
     with desk(url, schema) as open_desk:
         row = timetable.show_schedule(open_desk, name, 1).row
-        _drive(open_desk, ops.remove(_target(), open_desk.schema, name, live=row.served))
+        _drive(open_desk, ops.remove(_target(), open_desk.schema, name, who(), live=row.served))
     click.echo(f"schedule {name!r} is removed")
 
 
@@ -250,7 +252,7 @@ def _pause(url: str | None, schema: str | None, name: str, paused: bool) -> None
     from leasequeue.ops import schedules as ops
 
     with desk(url, schema) as open_desk:
-        changed = _drive(open_desk, ops.set_paused(_target(), open_desk.schema, name, paused))
+        changed = _drive(open_desk, ops.set_paused(_target(), open_desk.schema, name, paused, who()))
     click.echo(f"schedule {name!r} {'is' if changed else 'was already'} {'paused' if paused else 'running'}")
 
 

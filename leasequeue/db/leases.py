@@ -7,11 +7,14 @@ The states of a row::
                          │  └──release──> free ──take──> held, in a later term
                          └──expires──────────────take──> held, in a later term
 
-Locks: each statement takes one row, with SKIP LOCKED, and waits for nobody. So none goes on with a clock from before
-a wait, and none can deadlock. Taking locks ``FOR UPDATE``, which no open fence (``FOR KEY SHARE``) lets pass; renewing
-and releasing lock ``FOR NO KEY UPDATE``, which the holder's own fences do let pass.
+Locks: taking, renewing and releasing lock one row, with SKIP LOCKED, and wait for nobody. So none goes on with a clock from
+before a wait, and none can deadlock. Taking locks ``FOR UPDATE``, which no open fence (``FOR KEY SHARE``) lets pass;
+renewing and releasing lock ``FOR NO KEY UPDATE``, which the holder's own fences do let pass. Three others wait, for the
+length of one statement of ours: a create for another create of the same slot, the note of a refusal for another of the same
+minute, a resize for whatever has a row locked; rows are locked in the order of their slots.
 
-Every write to a held row goes through one predicate, HELD: name, slot, term and holder. Every time is the clock of the
+What a holder writes goes through one predicate, HELD: name, slot, term and holder. Two statements are an operator's, who
+holds nothing: a forced release, which leaves the expiry, and a resize, which touches no lease. Every time is the clock of the
 database, ``clock_timestamp()``, judged once more on the locked row. A term is the greater of the last one plus one and the
 clock in milliseconds, so it grows also over rows that were pruned, and over a promoted standby that lost the last ones.
 
@@ -134,6 +137,11 @@ DO UPDATE SET count = event.count + excluded.count, at = excluded.at, holder = e
 RETURNING id"""
 
 
+def clip(reason: str) -> str:
+    """A reason as a row can hold it: short, and without what PostgreSQL's text cannot."""
+    return reason.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()[:500]
+
+
 class LeaseStatements(NamedTuple):
     """The statements for one schema, ready for ``Link.run``. Parameters are named in the texts above."""
 
@@ -166,7 +174,9 @@ def lease_statements(schema: str, clock: str = CLOCK) -> LeaseStatements:
 # The fence, in a caller's own transaction.
 
 _DIVISION_BY_ZERO = "22012"
-_ISOLATION = Statement(select(literal_column("current_setting('transaction_isolation')")))
+# now() is the start of the transaction: two statements of one transaction agree on it.
+_BEGAN = "CAST(extract(epoch FROM now()) * 1000000 AS bigint)"
+_ISOLATION = Statement(select(literal_column("current_setting('transaction_isolation')"), literal_column(_BEGAN)))
 
 
 def fence_held(target: Target, schema: str, name: str, slot: int, term: int, holder: str) -> Program[None]:
@@ -174,10 +184,10 @@ def fence_held(target: Target, schema: str, name: str, slot: int, term: int, hol
 
     Raises:
         LeaseLost: it is not held any more; the transaction is aborted in the server.
-        ConfigurationError: the transaction is not READ COMMITTED; nothing was locked.
+        ConfigurationError: the transaction is not READ COMMITTED, or there is none; nothing was locked.
     """
     rows = yield _ISOLATION, {}
-    isolation = rows[0][0]
+    isolation, began = rows[0]
     if isolation not in ("read committed", "read uncommitted"):
         raise ConfigurationError(
             f"the transaction is {isolation.upper()}, in which a snapshot hides who holds the lease {name!r} now: fence() "
@@ -185,12 +195,17 @@ def fence_held(target: Target, schema: str, name: str, slot: int, term: int, hol
         )
     params = {"p_name": name, "p_slot": slot, "p_term": term, "p_holder": holder}
     try:
-        yield _fence(schema), params
+        rows = yield _fence(schema), params
     except Exception as error:
         if sqlstate(error) == _DIVISION_BY_ZERO:
             target.doom()
             raise LeaseLost(name, term, "the fence was refused by the server") from error
         raise
+    if rows[0][1] != began:
+        raise ConfigurationError(
+            f"fence() was called outside of a transaction (a connection in autocommit mode), where it protects nothing: begin "
+            f"one, and write in it what the lease {name!r} is to protect"
+        )
 
 
 # An idle transaction of a machine that was cut off must end before long: it keeps every taker out. It may idle as long as
@@ -223,7 +238,8 @@ def _fence(schema: str, clock: str = CLOCK) -> Statement:
     )
     d = select(bounded.label("idle")).where(k.c.expires_at > literal_column(clock)).cte("d").prefix_with("MATERIALIZED")
     # 1/0 where it is not held: the error aborts the transaction in the server, whatever the caller does with it.
-    return Statement(select(literal_column("1 / count(idle)").label("held")).select_from(d))
+    proof: ColumnElement[int] = literal_column("1 / count(idle)").label("held")
+    return Statement(select(proof, literal_column(_BEGAN).label("began")).select_from(d))
 
 
 def statements(schema: str) -> dict[str, str]:

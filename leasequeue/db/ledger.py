@@ -58,7 +58,7 @@ CROSS JOIN LATERAL (
     ) AS recent WHERE outcome = 'missed'
 ) AS missed
 WHERE %(name)s::text IS NULL OR schedule.name = %(name)s::text
-ORDER BY schedule.name LIMIT %(limit)s"""
+ORDER BY coalesce(schedule.next_at < now() - interval '5 s', false) DESC, schedule.name LIMIT %(limit)s"""
 
 _TICKS = """SELECT extract(epoch FROM due_at)::float8, tick.outcome, tick.job_id, reason,
     extract(epoch FROM decided_at)::float8, decided_by, finished.outcome AS ended, job.state::text

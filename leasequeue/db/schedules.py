@@ -25,6 +25,7 @@ from sqlalchemy import text
 
 from leasequeue.db.names import channel, qualify
 from leasequeue.db.program import Program, Statement
+from leasequeue.tick import Settled
 
 _NAME = "CAST(:name AS text)"
 
@@ -40,13 +41,18 @@ _COLUMNS = (
     "CAST(extract(epoch FROM next_at) AS float8), CAST(extract(epoch FROM paused_at) AS float8), CAST(meta AS text)"
 )
 
-# Soon due, and those that have no due time yet because plain SQL wrote them. What nobody can read as a time is left out:
-# one such row would hide all others.
+# Soon due, and those that have no due time yet because plain SQL wrote them. Those that nobody serves come last: their due
+# times are long over, and any number of them must not hide the others.
 _UPCOMING = f"""SELECT name, CAST(spec AS text), version, next_at, paused_at IS NOT NULL, task, catch_up, catch_up_seconds,
     jitter_seconds, decorated, {_SERVED}, clock_timestamp()
 FROM {{s}}.leasequeue_schedule AS schedule
-WHERE next_at IS NULL OR (next_at > '1970-01-01' AND next_at <= clock_timestamp() + CAST(:within AS float8) * interval '1 s')
-ORDER BY next_at NULLS LAST LIMIT 2000"""
+WHERE (next_at IS NULL AND meta ->> 'ended' IS DISTINCT FROM CAST(version AS text))
+    OR next_at <= clock_timestamp() + CAST(:within AS float8) * interval '1 s'
+ORDER BY CASE WHEN next_at IS NULL THEN 1 WHEN paused_at IS NOT NULL OR {_SERVED} THEN 0 ELSE 2 END, next_at LIMIT 2000"""
+
+# One that has no due time any more is looked at no more, until it becomes another version.
+_ENDED = """meta = CASE WHEN CAST(:next_at AS timestamptz) IS NULL
+        THEN coalesce(meta, '{{}}') || jsonb_build_object('ended', version) ELSE meta END"""
 
 _FIRE = f"""WITH s AS MATERIALIZED (
     SELECT name, task, args, queue, priority, overlap, job_id FROM {{s}}.leasequeue_schedule AS schedule
@@ -83,7 +89,8 @@ _FIRE = f"""WITH s AS MATERIALIZED (
     RETURNING due_at, outcome, job_id
 ), u AS (
     UPDATE {{s}}.leasequeue_schedule AS schedule
-    SET next_at = CAST(:next_at AS timestamptz), fired_at = coalesce((SELECT max(due_at) FROM due WHERE runs), fired_at),
+    SET next_at = CAST(:next_at AS timestamptz), {_ENDED},
+        fired_at = coalesce((SELECT max(due_at) FROM due WHERE runs), fired_at),
         job_id = coalesce((SELECT max(id) FROM j), schedule.job_id)
     FROM s WHERE schedule.name = s.name
     RETURNING schedule.name
@@ -91,12 +98,22 @@ _FIRE = f"""WITH s AS MATERIALIZED (
 SELECT t.due_at, t.outcome, t.job_id FROM u LEFT JOIN t ON true"""
 
 # A row without a due time gets its first one.
-_BEGIN = f"""UPDATE {{s}}.leasequeue_schedule SET next_at = CAST(:next_at AS timestamptz)
+_BEGIN = f"""UPDATE {{s}}.leasequeue_schedule SET next_at = CAST(:next_at AS timestamptz), {_ENDED}
 WHERE name = ANY(ARRAY(SELECT name FROM {{s}}.leasequeue_schedule
     WHERE name = {_NAME} AND next_at IS NULL AND version = CAST(:version AS bigint) FOR UPDATE SKIP LOCKED)) RETURNING name"""
 
 _READ = f"SELECT {_COLUMNS}, clock_timestamp() FROM {{s}}.leasequeue_schedule WHERE name = {_NAME}"
 _NOW = "SELECT clock_timestamp()"
+
+
+def _noted(changed: str, what: str) -> str:
+    """A CTE that writes each change into the ledger, at its own time, with who did it."""
+    return f"""t AS (
+    INSERT INTO {{s}}.leasequeue_tick (schedule, due_at, outcome, reason, decided_at, decided_by)
+    SELECT name, clock_timestamp(), 'redefined', {what}, clock_timestamp(), CAST(:by AS text)
+    FROM {changed} WHERE {what} IS NOT NULL ON CONFLICT DO NOTHING
+)"""
+
 
 _VALUES = """CAST(:task AS text), CAST(CAST(:args AS text) AS jsonb), CAST(:queue AS text), CAST(:priority AS integer),
     CAST(CAST(:spec AS text) AS jsonb), CAST(:catch_up AS text), CAST(:catch_up_seconds AS float8),
@@ -107,28 +124,34 @@ _WRITTEN = (
     "deployed_at, next_at, meta"
 )
 
-_INSERT = f"""INSERT INTO {{s}}.leasequeue_schedule (name, {_WRITTEN})
-VALUES ({_NAME}, {_VALUES}) ON CONFLICT DO NOTHING RETURNING version"""
+_INSERT = f"""WITH i AS (
+    INSERT INTO {{s}}.leasequeue_schedule (name, {_WRITTEN})
+    VALUES ({_NAME}, {_VALUES}) ON CONFLICT DO NOTHING RETURNING name, version
+), {_noted("i", "'added'")}
+SELECT version FROM i"""
 
-# A change is an event of the ledger, at its own time; `changed` is empty where nothing but the stamp changes.
+# `changed` is empty where nothing but the stamp changes.
 _UPDATE = f"""WITH u AS (
     UPDATE {{s}}.leasequeue_schedule SET ({_WRITTEN}) = ROW ({_VALUES}),
         version = version + 1, updated_at = clock_timestamp()
-    WHERE name = {_NAME} AND version = CAST(:version AS bigint)
+    WHERE name = ANY(ARRAY(SELECT name FROM {{s}}.leasequeue_schedule
+        WHERE name = {_NAME} AND version = CAST(:version AS bigint) FOR UPDATE SKIP LOCKED))
     RETURNING name, version
-), t AS (
-    INSERT INTO {{s}}.leasequeue_tick (schedule, due_at, outcome, reason, decided_at, decided_by)
-    SELECT name, clock_timestamp(), 'redefined', CAST(:changed AS text), clock_timestamp(), CAST(:by AS text)
-    FROM u WHERE CAST(:changed AS text) IS NOT NULL ON CONFLICT DO NOTHING
-)
+), {_noted("u", "CAST(:changed AS text)")}
 SELECT version FROM u"""
 
-_PAUSE = f"""UPDATE {{s}}.leasequeue_schedule
-SET paused_at = CASE WHEN CAST(:paused AS boolean) THEN coalesce(paused_at, clock_timestamp()) END, version = version + 1,
-    updated_at = clock_timestamp()
-WHERE name = {_NAME} AND (paused_at IS NOT NULL) <> CAST(:paused AS boolean) RETURNING version"""
+_PAUSE = f"""WITH u AS (
+    UPDATE {{s}}.leasequeue_schedule
+    SET paused_at = CASE WHEN CAST(:paused AS boolean) THEN coalesce(paused_at, clock_timestamp()) END, version = version + 1,
+        updated_at = clock_timestamp()
+    WHERE name = {_NAME} AND (paused_at IS NOT NULL) <> CAST(:paused AS boolean) RETURNING name, version
+), {_noted("u", "CASE WHEN CAST(:paused AS boolean) THEN 'paused' ELSE 'resumed' END")}
+SELECT version FROM u"""
 
-_REMOVE = f"DELETE FROM {{s}}.leasequeue_schedule WHERE name = {_NAME} RETURNING version"
+_REMOVE = f"""WITH d AS (
+    DELETE FROM {{s}}.leasequeue_schedule WHERE name = {_NAME} RETURNING name, version
+), {_noted("d", "'removed'")}
+SELECT version FROM d"""
 
 _RUN_NOW = f"""WITH s AS MATERIALIZED (
     SELECT name, task, args, queue, priority, clock_timestamp() AS due_at FROM {{s}}.leasequeue_schedule
@@ -142,7 +165,9 @@ _RUN_NOW = f"""WITH s AS MATERIALIZED (
     INSERT INTO {{s}}.leasequeue_tick (schedule, due_at, outcome, job_id, reason, decided_at, decided_by)
     SELECT s.name, s.due_at, 'fired', j.id, 'run by hand', clock_timestamp(), CAST(:by AS text) FROM s, j
 )
-UPDATE {{s}}.leasequeue_schedule AS schedule SET job_id = j.id, fired_at = s.due_at
+UPDATE {{s}}.leasequeue_schedule AS schedule SET fired_at = s.due_at,
+    job_id = CASE WHEN EXISTS (SELECT FROM {{s}}.leasequeue_job AS live WHERE live.id = schedule.job_id)
+        THEN schedule.job_id ELSE j.id END
 FROM s, j WHERE schedule.name = s.name RETURNING j.id"""
 
 
@@ -260,6 +285,29 @@ def params(
         "deployed_at": deployed_at,
         "next_at": next_at,
         "meta": None if meta is None else json.dumps(meta),
+    }
+
+
+def fire_params(
+    schema: str, name: str, version: int, seen: dt.datetime, settled: Settled, *, paused: bool, by: str
+) -> dict[str, Any]:
+    """The parameters of ``fire``: what was seen in the row, and what is to become of its due times."""
+    dues = settled.dues
+    return {
+        "name": name,
+        "seen": seen,
+        "version": version,
+        "paused": paused,
+        "newest": dues[-1].at,
+        "due_at": [due.at for due in dues],
+        "outcome": [due.outcome for due in dues],
+        "reason": [due.reason for due in dues],
+        "tick": [due.at.isoformat(timespec="microseconds") for due in dues],
+        "runs": [due.runs for due in dues],
+        "delay": [due.delay_seconds for due in dues],
+        "channel": channel(schema),
+        "by": by,
+        "next_at": settled.next_at,
     }
 
 

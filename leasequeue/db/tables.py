@@ -337,6 +337,8 @@ def _schedule(metadata: MetaData) -> Table:
         PrimaryKeyConstraint("name", name=f"{name}_pkey"),
         *(_key_length(name, column) for column in ("name", "task", "queue")),
         _priority_range(name),
+        CheckConstraint("next_at > '1970-01-01 00:00:00+00' AND next_at < 'infinity'", name=f"{name}_next_at_check"),
+        CheckConstraint("catch_up <> 'all' OR overlap <> 'skip'", name=f"{name}_both_check"),
         CheckConstraint("jsonb_typeof(args) = 'object'", name=f"{name}_args_check"),
         CheckConstraint(
             "catch_up IN ('latest', 'all', 'none') AND catch_up_seconds >= 0", name=f"{name}_catch_up_check"

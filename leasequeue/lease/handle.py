@@ -14,9 +14,11 @@ from collections.abc import Callable, Generator, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from leasequeue.db.leases import fence_held
+import psycopg
+
+from leasequeue.db.leases import clip, fence_held
 from leasequeue.db.program import arun, run
-from leasequeue.errors import DatabaseUnavailable, LeaseLost, LeaseRefused
+from leasequeue.errors import DatabaseUnavailable, LeaseLost, LeaseQueueError, LeaseRefused
 from leasequeue.lease.hold import Bid, Hold, Refused, boottime
 
 if TYPE_CHECKING:
@@ -128,17 +130,20 @@ class Lease:
         Args:
             reason: written into the lease's history.
         """
+        if os.getpid() != self._keeper.pid:
+            return  # first of all: a fork may have copied the lock below while it was held
         with self._ending:
             if self._released or self.lost.is_set():
                 return
             self._released = True
-        if os.getpid() != self._keeper.pid:
-            return
         self._keeper.drop(self)
+        if reason is not None:
+            reason = clip(reason)
         try:
-            if not self._keeper.release(self.hold, reason):
-                log.warning("the lease %r in term %s was not ours any more when it was released", self.name, self.term)
-        except DatabaseUnavailable as error:
+            why_not = self._keeper.release(self.hold, reason)
+            if why_not is not None:
+                log.warning("the lease %r in term %s was not released: %s", self.name, self.term, why_not)
+        except (LeaseQueueError, psycopg.Error) as error:
             log.warning("the lease %r could not be released, and expires by itself: %s", self.name, error)
 
     async def arelease(self, reason: str | None = None) -> None:
@@ -154,7 +159,10 @@ class Lease:
             self.lost.set()
         if self._on_lost is not None:
             # In a thread of its own: a callback that hangs must not keep the loss of another lease from being seen.
-            threading.Thread(target=self._tell, name="leasequeue-lease-lost", daemon=True).start()
+            try:
+                threading.Thread(target=self._tell, name="leasequeue-lease-lost", daemon=True).start()
+            except RuntimeError:  # the system starts no thread now
+                self._tell()
 
     def _tell(self) -> None:
         assert self._on_lost is not None
@@ -294,6 +302,7 @@ class Wish:
             await self._lease.__aexit__(kind, error, trace)
 
     def _entered(self, answer: Lease | Refused) -> Lease:
+        """A wish is for one block at a time; each has its own lease."""
         if isinstance(answer, Refused):
             raise LeaseRefused(answer)
         self._lease = answer
@@ -324,7 +333,7 @@ def _give_back(keeper: Keeper, done: asyncio.Future[Hold | Refused | DatabaseUna
     def give_back() -> None:
         hold = done.result()
         assert isinstance(hold, Hold)
-        with contextlib.suppress(DatabaseUnavailable):  # it expires by itself
+        with contextlib.suppress(LeaseQueueError):  # it expires by itself
             keeper.release(hold, "its task was cancelled")
 
     threading.Thread(target=give_back, name="leasequeue-lease-back", daemon=True).start()

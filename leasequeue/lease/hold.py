@@ -20,6 +20,7 @@ Everything here runs on whatever the caller gives it to run statements with, and
 from __future__ import annotations
 
 import datetime as dt
+import shlex
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -29,6 +30,7 @@ from typing import Any, Literal
 
 from leasequeue.db.leases import LeaseStatements
 from leasequeue.errors import ConfigurationError
+from leasequeue.moment import moment, say
 
 Run = Callable[[str, Mapping[str, object]], list[tuple[Any, ...]]]
 Clock = Callable[[], float]
@@ -42,8 +44,10 @@ HELD = "held"
 BUSY = "busy in a fenced transaction"
 INELIGIBLE = "ineligible"
 
+_SHOWN = 5
 _ROUNDS = 3
-"""How often a row that looks free is tried: another taker may have it locked for a moment."""
+_PAUSE_SECONDS = 0.01
+"""How often a row that looks free is tried, and how far apart: another taker may have it locked for a moment."""
 
 
 def boottime() -> float:
@@ -70,7 +74,9 @@ class Occupant:
     until: dt.datetime | None
 
     def __str__(self) -> str:
-        return f"{self.owner} in term {self.term}, since {_say(self.since)}, until {_say(self.until)}"
+        if not self.owner:
+            return f"nobody: it was taken away in term {self.term}, and is free at {say(self.until, precise=True)}"
+        return f"{self.owner} in term {self.term}, since {say(self.since, precise=True)}, until {say(self.until, precise=True)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +104,13 @@ class Refused:
         what = f"the lease {self.name!r}" if self.slots == 1 else f"each of the {self.slots} slots of {self.name!r}"
         if self.reason == BUSY:
             last = f" (last held by {self.occupants[0]})" if self.occupants else ""
-            return f"{what} is free, and its row is busy in a fenced transaction{last}"
-        return f"{what} is held by {'; '.join(map(str, self.occupants))}"
+            return (
+                f"{what} is free, and its row is locked by another transaction: busy in a fenced transaction, or being "
+                f"taken{last}"
+            )
+        shown = "; ".join(map(str, self.occupants[:_SHOWN]))
+        more = f"; and {len(self.occupants) - _SHOWN} others" if len(self.occupants) > _SHOWN else ""
+        return f"{what} is held by {shown}{more}"
 
 
 class Renewal(Enum):
@@ -135,23 +146,26 @@ class Hold:
         if run(sql.renew, self._key | {"ttl": self.ttl_seconds}):
             self.trusted_until = sent + self.ttl_seconds - self.margin_seconds
             return Renewal.DONE
-        # Locked by somebody, or gone: a plain read tells.
+        return Renewal.LOCKED if self.is_ours(run, sql) else Renewal.LOST
+
+    def release(self, run: Run, sql: LeaseStatements, channel: str, reason: str | None = None) -> bool:
+        """Give it back and announce that; False when the row was locked, or is not ours any more: see :meth:`is_ours`."""
+        return bool(run(sql.release, self._key | {"channel": channel, "reason": reason}))
+
+    def is_ours(self, run: Run, sql: LeaseStatements) -> bool:
+        """Whether the row still is ours, by a plain read, which sees it also while it is locked. ``found`` says why not."""
         row = next((row for row in _rows(run, sql, self.name) if row.slot == self.slot), None)
         if row is None:
             self.found = "its row is gone"
-        elif row.holder == self.holder and row.term == self.term and not row.free:
-            return Renewal.LOCKED
         elif row.holder == self.holder and row.term == self.term:
-            self.found = f"it expired at {_say(row.until)}, by the database's clock"
+            if not row.free:
+                return True
+            self.found = f"it expired at {say(row.until, precise=True)}, by the database's clock"
         elif row.holder is None:
             self.found = "it was released by an operator"
         else:
             self.found = f"held by {row.occupant}"
-        return Renewal.LOST
-
-    def release(self, run: Run, sql: LeaseStatements, channel: str, reason: str | None = None) -> bool:
-        """Give it back and announce that; False when the row was not ours any more, or is locked by a stranger."""
-        return bool(run(sql.release, self._key | {"channel": channel, "reason": reason}))
+        return False
 
     def note_lost(self, run: Run, sql: LeaseStatements, reason: str) -> None:
         """Write the loss down. Not fenced: it is an event, and says whose."""
@@ -176,9 +190,11 @@ class Bid:
         ttl_seconds: float,
         clock: Clock = boottime,
         margin: Callable[[float], float] = margin_seconds,
+        sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         self.name = name
         self.slots = slots
+        self._sleep = sleep
         self.owner = owner
         self.holder = uuid.uuid4()
         self._sql = sql
@@ -203,21 +219,39 @@ class Bid:
                     raise ConfigurationError(
                         f"the lease {self.name!r} has {row.slots} slot{'s' if row.slots != 1 else ''} and {self.slots} "
                         f"were asked for: use the same number everywhere, or change it with "
-                        f"`leasequeue leases resize {self.name} {self.slots}`"
+                        f"`leasequeue leases resize {shlex.quote(self.name)} {self.slots}`"
                     )
                 if row.holder == self.holder and self._first_sent is not None:
-                    # A question whose answer was lost was answered after all. Trusted from the first one on.
-                    return self._hold(row.slot, row.term, self._first_sent)
+                    # A question whose answer was lost was answered after all. Trusted from the first such question on,
+                    # and renewed at once, as that may be long ago.
+                    hold = self._hold(row.slot, row.term, self._first_sent)
+                    if hold.renew(run, self._sql, self._clock) is Renewal.DONE or self._clock() < hold.trusted_until:
+                        return hold
             mine = [row for row in rows if row.slot < self.slots]
             if len(mine) == self.slots and not any(row.free for row in mine):
                 return Refused(self.name, HELD, tuple(row.occupant for row in mine), self.slots)
-            statement = self._sql.take if any(row.free for row in mine) else self._sql.create
-            sent = self._clock()
-            if self._first_sent is None:
-                self._first_sent = sent
-            for slot, term in run(statement, params | {"ttl": self._ttl_seconds}):
-                return self._hold(slot, term, sent)
+            for statement, wanted in (
+                (self._sql.take, any(row.free for row in mine)),
+                (self._sql.create, len(mine) < self.slots),
+            ):
+                taken = self._try(run, statement, params) if wanted else None
+                if taken is not None:
+                    return taken
+            self._sleep(_PAUSE_SECONDS)
         return Refused(self.name, BUSY, tuple(row.occupant for row in mine if row.term), self.slots)
+
+    def _try(self, run: Run, statement: str, params: dict[str, object]) -> Hold | None:
+        sent = self._clock()
+        unknown, self._first_sent = self._first_sent, self._first_sent or sent
+        taken = run(statement, params | {"ttl": self._ttl_seconds})
+        if not taken:
+            self._first_sent = unknown  # a definite no: only a question without an answer may turn out to be ours
+            return None
+        ((slot, term),) = taken
+        hold = self._hold(slot, term, sent)
+        if self._clock() < hold.trusted_until or hold.renew(run, self._sql, self._clock) is Renewal.DONE:
+            return hold
+        return None  # its answer took so long that it cannot be trusted; the next round may find it ours
 
     def _hold(self, slot: int, term: int, sent: float) -> Hold:
         until = sent + self._ttl_seconds - self._margin_seconds
@@ -252,23 +286,15 @@ class _Row:
 
     @property
     def occupant(self) -> Occupant:
-        return Occupant(self.slot, self.owner or "?", self.term, self.since, self.until)
+        return Occupant(self.slot, self.owner or "", self.term, self.since, self.until)
 
 
 def _rows(run: Run, sql: LeaseStatements, name: str) -> list[_Row]:
     return [
-        _Row(slot, slots, _uuid(holder), term, owner, _moment(since), _moment(until), free)
+        _Row(slot, slots, _uuid(holder), term, owner, moment(since), moment(until), free)
         for slot, slots, holder, term, owner, since, until, free, _ in run(sql.read, {"name": name})
     ]
 
 
 def _uuid(value: object) -> uuid.UUID | None:
     return value if value is None or isinstance(value, uuid.UUID) else uuid.UUID(str(value))
-
-
-def _moment(seconds: float | None) -> dt.datetime | None:
-    return None if seconds is None else dt.datetime.fromtimestamp(seconds, dt.UTC)
-
-
-def _say(at: dt.datetime | None) -> str:
-    return "?" if at is None else at.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")

@@ -26,7 +26,7 @@ from leasequeue.db.leases import LeaseStatements, lease_statements
 from leasequeue.db.names import lease_channel
 from leasequeue.db.version import LINK_PROBE, check, parse
 from leasequeue.db.workers import BACKEND_PID, listen
-from leasequeue.errors import DatabaseUnavailable
+from leasequeue.errors import DatabaseUnavailable, LeaseQueueError
 from leasequeue.lease.hold import Bid, Hold, Refused, Renewal, Run, boottime
 from leasequeue.loop import Loop, Outage
 
@@ -40,6 +40,10 @@ FRONT_IDLE_SECONDS = 10.0
 RETRY_SECONDS = 0.1
 """After a renewal that found its row locked, or was not answered."""
 REFUSAL_EVERY_SECONDS = 60.0
+REFUSALS_MAX = 10_000
+FAILED_SECONDS = 0.5
+RELEASE_SECONDS = 1.0
+RELEASE_AGAIN_SECONDS = 0.005
 
 
 class Kept(Protocol):
@@ -70,6 +74,8 @@ class Keeper:
         self._front = Link(settings, application_name="leasequeue lease", bound_seconds=BOUND_SECONDS)
         self._front_lock = threading.Lock()
         self._front_used = time.monotonic()
+        self._failed_at = float("-inf")
+        self._failure = ""
         self._checked = False
         self._kept: set[Kept] = set()
         self._waiters: dict[str, list[Callable[[], None]]] = {}
@@ -83,18 +89,34 @@ class Keeper:
 
     # Bids and releases, on the front connection
 
+    @property
+    def closed(self) -> bool:
+        """Whether it ended: whoever wants a lease asks for another keeper."""
+        return self._closed
+
     @contextlib.contextmanager
     def _run(self) -> Iterator[Run]:
-        with self._front_lock:
+        # A database that is away must not keep the threads of a process waiting for each other, one after another.
+        if not self._front_lock.acquire(timeout=BOUND_SECONDS):
+            raise DatabaseUnavailable("the database has not answered another thread's question about a lease")
+        try:
+            if self._closed:
+                raise LeaseQueueError("these leases were closed (lq.dispose()) while somebody asked for one: ask again")
             link = self._front
-            link.connect()
+            if not link.connected and time.monotonic() - self._failed_at < FAILED_SECONDS:
+                raise DatabaseUnavailable(f"{self._failure} (a moment ago)")
+            try:
+                link.connect()
+            except DatabaseUnavailable as error:
+                self._failed_at, self._failure = time.monotonic(), str(error)
+                raise
             if not self._checked:
                 check(parse(link.run(LINK_PROBE, {"schema": self.schema})[0][0]), self.schema)
                 self._checked = True
-            try:
-                yield link.run
-            finally:
-                self._front_used = time.monotonic()
+            yield link.run
+        finally:
+            self._front_used = time.monotonic()
+            self._front_lock.release()
         self._start()
 
     def ask(self, bid: Bid) -> Hold | Refused:
@@ -116,23 +138,34 @@ class Keeper:
         with self._run() as run:
             return bid.ask(run)
 
-    def release(self, hold: Hold, reason: str | None = None) -> bool:
-        """Give a lease back. False when it was not ours any more.
+    def release(self, hold: Hold, reason: str | None = None) -> str | None:
+        """Give a lease back.
+
+        Returns:
+            None: it is given back. Otherwise why not, as a clause: it is lost, or its row stays locked.
 
         Raises:
             DatabaseUnavailable: it could not be said; the row expires by itself.
         """
-        try:
-            return self._release(hold, reason)
-        except DatabaseUnavailable:
-            # A connection that broke while idle, or a reply that was lost. If it was carried out after all, there is
-            # nothing of ours to be found now.
-            self._release(hold, reason)
-            return True
-
-    def _release(self, hold: Hold, reason: str | None) -> bool:
-        with self._run() as run:
-            return hold.release(run, self.sql, self.channel, reason)
+        until = boottime() + RELEASE_SECONDS
+        broken = False
+        while True:
+            try:
+                with self._run() as run:
+                    if hold.release(run, self.sql, self.channel, reason):
+                        return None
+                    ours = hold.is_ours(run, self.sql)
+            except DatabaseUnavailable:
+                if broken:
+                    raise
+                broken = True  # a connection that broke while idle, or a reply that was lost: the next try settles it
+                continue
+            if not ours:
+                return None if broken else hold.found
+            # Locked: by a renewal of our own that was under way, for a moment, or by somebody.
+            if boottime() > until:
+                return "its row is locked by another transaction, so it expires by itself"
+            time.sleep(RELEASE_AGAIN_SECONDS)
 
     def refused(self, bid: Bid, refused: Refused, *, last: bool = False) -> None:
         """Note a refusal: the first at once, then what came together, once a minute and at the end. Never raises."""
@@ -140,11 +173,12 @@ class Keeper:
         now = time.monotonic()
         with self._changed:
             flushed, count = self._refusals.get(key, (float("-inf"), 0))
-            count += not last
+            count += 0 if last else 1
             due = count and (last or now - flushed >= REFUSAL_EVERY_SECONDS)
-            if len(self._refusals) > 10_000:
-                self._refusals.clear()  # names made on the fly must not grow for ever
+            self._refusals.pop(key, None)
             self._refusals[key] = (now, 0) if due else (flushed, count)
+            if len(self._refusals) > REFUSALS_MAX:
+                del self._refusals[next(iter(self._refusals))]  # names made on the fly must not grow for ever
         if due:
             try:
                 with self._run() as run:
@@ -155,10 +189,15 @@ class Keeper:
     # What is kept
 
     def keep(self, lease: Kept) -> None:
-        """Renew it from now on, until it is dropped or lost."""
+        """Renew it from now on, until it is dropped or lost. A keeper that was closed meanwhile loses it at once."""
         with self._changed:
-            self._kept.add(lease)
-            self._changed.notify_all()
+            closed = self._closed
+            if not closed:
+                self._kept.add(lease)
+                self._changed.notify_all()
+        if closed:
+            lease.lose("the LeaseQueue was disposed of")
+            return
         self._start()
         self._renewer.wake()
 
@@ -191,11 +230,20 @@ class Keeper:
     def close(self) -> None:
         """Release what is held and end the threads; the next use of leases makes another keeper."""
         for lease in self.kept():
-            lease.release()
+            try:
+                lease.release()
+            except Exception:
+                log.exception("the lease %r could not be released, and expires by itself", lease.hold.name)
         with self._changed:
+            self._kept.clear()
             self._closed = True
+            running = self._running
             self._changed.notify_all()
         self._renewer.stop()
+        if not running:
+            self._renewer.ended()
+        for name in list(self._waiters):
+            self.hint(name)  # who waits asks again, and is told
         with self._front_lock:
             self._front.close()
 
@@ -211,11 +259,12 @@ class Keeper:
 
     def _start(self) -> None:
         with self._changed:
-            if self._running:
+            if self._running or self._closed:
                 return
+            # Both or none: a lease that nobody renews, or whose end nobody sees, must not be given out.
+            self._guard.start()
+            self._renewer.start()
             self._running = True
-        self._renewer.start()
-        self._guard.start()
 
     def _watch(self) -> None:
         """The guard: no question to anybody, only the clock."""
@@ -223,7 +272,10 @@ class Keeper:
             now = boottime()
             for lease in self.kept():
                 if now >= lease.hold.trusted_until:
-                    self.lost(lease, "it was not renewed in time, so it is not trusted any more", known=False)
+                    try:
+                        self.lost(lease, "it was not renewed in time, so it is not trusted any more", known=False)
+                    except Exception:
+                        log.exception("the loss of the lease %r could not be told", lease.hold.name)
             with self._changed:
                 ends = [lease.hold.trusted_until for lease in self._kept]
                 seconds = max(0.0, min(ends) - boottime()) if ends else FRONT_IDLE_SECONDS
@@ -245,14 +297,14 @@ class Keeper:
                 return
             self._kept.discard(lease)
         hold = lease.hold
+        lease.lose(why)  # before anything is said: a log may block
         log.error("the lease %r in term %s is lost: %s", hold.name, hold.term, why)
-        lease.lose(why)
         self._renewer.to_note(hold, f"{'' if known else 'in doubt: '}{why}")
         self._renewer.wake()
 
 
 class _Renewer(Loop):
-    """Renews in time, and listens for releases while somebody waits for one."""
+    """Renews in time, and listens for releases where a notification can arrive."""
 
     def __init__(self, link: Link, keeper: Keeper) -> None:
         super().__init__("lease-renewer", link, Outage())
@@ -309,13 +361,23 @@ class _Renewer(Loop):
         self._due = {lease: self._due.get(lease, now + _third(lease.hold)) for lease in kept}
         for lease in kept:
             if self._due[lease] <= now:
-                self._renew(lease)
+                self._guarded_renew(lease)
         while self._notes:
             hold, reason = self._notes[0]
-            hold.note_lost(self.link.run, self._keeper.sql, reason)
+            try:
+                hold.note_lost(self.link.run, self._keeper.sql, reason)
+            except psycopg.Error as error:
+                log.error("the loss of the lease %r could not be written down: %s", hold.name, error)
             self._notes.pop(0)
         soon = min(self._due.values(), default=now + 60.0)
         self.pause(min(max(0.0, soon - boottime()), 60.0))
+
+    def _guarded_renew(self, lease: Kept) -> None:
+        """One that the server refuses (a full disk) must not keep the others from theirs."""
+        try:
+            self._renew(lease)
+        except psycopg.Error as error:
+            log.warning("the lease %r could not be renewed, trying again: %s", lease.hold.name, error)
 
     def _renew(self, lease: Kept) -> None:
         hold = lease.hold

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 from leasequeue import naming
 from leasequeue.errors import ConfigurationError
 from leasequeue.job import NAME_BYTES_MAX
+from leasequeue.lease.aleader import AsyncLeader
 from leasequeue.lease.handle import Lease, OnLost, Wish
 from leasequeue.lease.hold import SLOTS_MAX, TTL_MAX_SECONDS, TTL_MIN_SECONDS, Bid, Refused
 from leasequeue.lease.keeper import Keeper
-from leasequeue.lease.leader import AsyncLeader, Leader
+from leasequeue.lease.leader import Leader
 
 if TYPE_CHECKING:
     from leasequeue.db.urls import Settings

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +11,12 @@ import psycopg
 from leasequeue.db import admin, inspect, leases, ledger
 from leasequeue.db.version import LINK_PROBE, VERSION, check, parse
 from leasequeue.errors import ConfigurationError, SchemaMismatch
+from leasequeue.moment import moment
 
 if TYPE_CHECKING:
     from leasequeue.db.connect import Link
 
-_LAST = dt.datetime.max.replace(tzinfo=dt.UTC)
-_FIRST = dt.datetime.min.replace(tzinfo=dt.UTC)
+__all__ = ["Desk", "from_json", "moment"]
 
 
 class Desk:
@@ -64,16 +62,6 @@ class Desk:
                 f"the database refuses it to this user ({_first_line(error)}): GRANT what is missing on the tables "
                 f"leasequeue_* of schema {self.schema!r} (and USAGE on the schema), or use another user"
             ) from error
-
-
-def moment(seconds: float | None) -> dt.datetime | None:
-    """A time from seconds since 1970; what no ``datetime`` can hold becomes the last or the first that can be."""
-    if seconds is None or math.isnan(seconds):
-        return None
-    try:
-        return dt.datetime.fromtimestamp(seconds, dt.UTC)
-    except (OverflowError, ValueError, OSError):
-        return _LAST if seconds > 0 else _FIRST
 
 
 def from_json(text: str | None) -> Any:

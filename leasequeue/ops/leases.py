@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
+import time
 from dataclasses import dataclass
 
-from leasequeue.errors import ConfigurationError, LeaseQueueError
+from leasequeue.errors import ConfigurationError, LeaseNotTaken
 from leasequeue.ops.asking import Desk, moment
 
 CONTENDERS_SECONDS = 600.0
 LIMIT = 1000
 EVENTS_SHOWN = 20
+LOCKED_SECONDS = 2.0
+_PAUSE_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,17 +147,25 @@ def force_release(desk: Desk, name: str, *, slot: int | None, by: str) -> tuple[
         by: who does it; written into the history.
 
     Raises:
-        LeaseQueueError: nobody holds it, or its row is locked.
+        LeaseNotTaken: nobody holds it, or the row of one that holds it stays locked.
     """
-    rows = desk.ask("force", {"name": name, "slot": slot, "reason": f"taken away by {by}"})
-    if not rows:
-        held = [row for row in list_leases(desk, name) if row.held and slot in (None, row.slot)]
-        if held:
-            raise LeaseQueueError(
-                f"the lease {name!r} is locked by another transaction at this moment: nothing was changed; try again"
+    taken: list[Released] = []
+    deadline = time.monotonic() + LOCKED_SECONDS
+    while True:
+        rows = desk.ask("force", {"name": name, "slot": slot, "reason": f"taken away by {by}"})
+        taken += [Released(name, row[0], row[1], row[2], moment(row[3]), row[4]) for row in rows]
+        left = [row for row in list_leases(desk, name) if row.held and slot in (None, row.slot)]
+        if not left:
+            break
+        if time.monotonic() > deadline:
+            which = ", ".join(f"slot {row.slot + 1} of {row.owner}" for row in left)
+            raise LeaseNotTaken(
+                name, f"{which} stays: its row is locked by another transaction (see pg_stat_activity)", len(taken)
             )
-        raise LeaseQueueError(f"nobody holds the lease {name!r}: nothing was changed")
-    return tuple(Released(name, row[0], row[1], row[2], moment(row[3]), row[4]) for row in rows)
+        time.sleep(_PAUSE_SECONDS)  # it was locked a moment ago: being renewed, most likely
+    if not taken:
+        raise LeaseNotTaken(name, "nobody holds it", 0)
+    return tuple(taken)
 
 
 def resize(desk: Desk, name: str, slots: int) -> int:
@@ -171,5 +182,7 @@ def resize(desk: Desk, name: str, slots: int) -> int:
         raise ConfigurationError(
             f"there is no lease {name!r} yet: the first who asks for it decides how many slots it has"
         )
-    desk.ask("resize", {"name": name, "slots": slots})
+    # Again while a slot that was being created meanwhile still says the old number.
+    while any(row.slots != slots for row in list_leases(desk, name)):
+        desk.ask("resize", {"name": name, "slots": slots})
     return before[0].slots

@@ -20,9 +20,20 @@ from typing import Any
 
 from leasequeue.cron import Spec
 from leasequeue.db.program import Program, Target
-from leasequeue.db.schedules import Definition, Row, canonical, params, read, run_now, schedule_statements
+from leasequeue.db.schedules import (
+    Definition,
+    Row,
+    canonical,
+    fire_params,
+    params,
+    read,
+    run_now,
+    schedule_statements,
+)
 from leasequeue.errors import ConfigurationError, DuplicateSchedule, ScheduleRefused
+from leasequeue.moment import moment, say
 from leasequeue.ops.asking import from_json
+from leasequeue.tick import Policy, settle
 
 _ROUNDS = 20
 _RELEASES_KEPT = 50
@@ -68,8 +79,8 @@ def sync(target: Target, schema: str, definition: Definition, release: Release, 
             first = _spec(definition).after(now)
             meta = {"releases": {_identity(definition, release): deployed.timestamp()}}
             words = params(definition, next_at=first, release=release.name, deployed_at=deployed, meta=meta)
-            if (yield known.insert, words):
-                return Synced(definition.name, "added", f"schedule {definition.name!r}: added, first due {_say(first)}")
+            if (yield known.insert, words | {"by": by}):
+                return Synced(definition.name, "added", f"schedule {definition.name!r}: added, first due {say(first)}")
             continue
         if not row.definition.decorated and not release.force:
             return Synced(
@@ -98,24 +109,24 @@ def _judge(row: Row, definition: Definition, release: Release) -> tuple[Synced, 
     meta = row.meta | {"releases": kept}
     newer = release.force or row.deployed_at is None or deployed >= row.deployed_at
     same = row.definition == definition
-    next_at = None if row.next_at is None else dt.datetime.fromtimestamp(row.next_at, dt.UTC)
+    next_at = moment(row.next_at)
     stamp: dict[str, Any] = {
         "release": release.name,
-        "deployed_at": dt.datetime.fromtimestamp(deployed, dt.UTC),
+        "deployed_at": moment(deployed),
         "meta": meta,
     }
     if same and (seen or not newer) and (not newer or row.release == release.name):
         return Synced(name, "unchanged", f"schedule {name!r}: unchanged"), None
     if same:
         if not newer:
-            stamp["release"], stamp["deployed_at"] = row.release, _moment(row.deployed_at)
+            stamp["release"], stamp["deployed_at"] = row.release, moment(row.deployed_at)
         words = params(row.definition, next_at=next_at, **stamp) | {"changed": None}
         return Synced(name, "unchanged", f"schedule {name!r}: unchanged"), words
     if not newer:
         return (
             Synced(
                 name, "kept",
-                f"schedule {name!r} is kept as release {row.release or 'without a name'} of {_say(_moment(row.deployed_at))} "
+                f"schedule {name!r} is kept as release {row.release or 'without a name'} of {say(moment(row.deployed_at))} "
                 f"defined it: the code here is older. Where it is not, name each release (LEASEQUEUE_RELEASE) or say when it "
                 f"was deployed (LEASEQUEUE_DEPLOYED_AT), or write it by hand: leasequeue schedules sync APP",
             ),
@@ -137,7 +148,7 @@ def add(target: Target, schema: str, definition: Definition, by: str) -> Program
     """
     known = schedule_statements(schema)
     now = (yield known.now, {})[0][0]
-    if not (yield known.insert, params(definition, next_at=_spec(definition).after(now))):
+    if not (yield known.insert, params(definition, next_at=_spec(definition).after(now)) | {"by": by}):
         row = yield from read(schema, definition.name)
         where = "in the code" if row is not None and row.definition.decorated else "added at run time"
         raise DuplicateSchedule(definition.name, where)
@@ -170,7 +181,7 @@ def change(
                 f"schedule {name!r}: catch_up 'all' wants a run for each due time and overlap 'skip' none beside another: "
                 f"change both"
             )
-        next_at = _moment(row.next_at)
+        next_at = moment(row.next_at)
         if made.spec != row.definition.spec and (next_at is None or next_at > row.now):
             next_at = _spec(made).after(row.now)
         words = params(made, next_at=next_at, meta=row.meta or None)
@@ -198,20 +209,38 @@ def retimed(spec: str | None, times: dict[str, Any]) -> str:
     return canonical(json.dumps(Spec.from_json({"tz": "UTC"} | kept | times).to_json()))
 
 
-def set_paused(target: Target, schema: str, name: str, paused: bool) -> Program[bool]:
+def set_paused(target: Target, schema: str, name: str, paused: bool, by: str) -> Program[bool]:
     """Pause or resume; False where it was so already.
 
     Raises:
         ScheduleRefused: there is none of that name.
     """
-    if (yield schedule_statements(schema).pause, {"name": name, "paused": paused}):
+    if not paused:
+        yield from _settle_paused(schema, name, by)
+    if (yield schedule_statements(schema).pause, {"name": name, "paused": paused, "by": by}):
         return True
     if (yield from read(schema, name)) is None:
         raise ScheduleRefused(name, "there is none of that name; `leasequeue schedules` lists them")
     return False
 
 
-def remove(target: Target, schema: str, name: str, *, live: bool = False) -> Program[None]:
+def _settle_paused(schema: str, name: str, by: str) -> Program[None]:
+    """What came due in the pause ends as paused, also where nobody was there to settle it: a resume must not run it."""
+    while True:
+        row = yield from read(schema, name)
+        next_at = moment(row.next_at) if row is not None else None
+        if row is None or row.paused_at is None or next_at is None or next_at > row.now:
+            return
+        try:
+            settled = settle(name, _spec(row.definition), Policy(), next_at, row.now, paused=True)
+        except ConfigurationError:
+            return  # its times cannot be read; nothing of it runs
+        words = fire_params(schema, name, row.version, next_at, settled, paused=True, by=by)
+        if not (yield schedule_statements(schema).fire, words):
+            return  # somebody else is at it
+
+
+def remove(target: Target, schema: str, name: str, by: str, *, live: bool = False) -> Program[None]:
     """Remove a schedule; its ledger stays.
 
     Args:
@@ -228,7 +257,8 @@ def remove(target: Target, schema: str, name: str, *, live: bool = False) -> Pro
             name,
             "it stands in the code of a live worker and would come back with its next start: remove it there, or pause it",
         )
-    yield schedule_statements(schema).remove, {"name": name}
+    if not (yield schedule_statements(schema).remove, {"name": name, "by": by}):
+        raise ScheduleRefused(name, "somebody else has removed it at this moment")
 
 
 def fire_now(target: Target, schema: str, name: str, by: str) -> Program[int]:
@@ -262,14 +292,6 @@ def _difference(old: Definition, new: Definition, release: Release) -> str:
     ]
     by = f" by release {release.name}" if release.name else ""
     return f"redefined{by}: {'; '.join(parts)}"[:2000]
-
-
-def _moment(seconds: float | None) -> dt.datetime | None:
-    return None if seconds is None else dt.datetime.fromtimestamp(seconds, dt.UTC)
-
-
-def _say(at: dt.datetime | None) -> str:
-    return "never" if at is None else at.astimezone(dt.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def definitions_from_json(items: Sequence[dict[str, Any]]) -> list[Definition]:

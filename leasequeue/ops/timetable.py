@@ -12,7 +12,7 @@ from leasequeue.cron import Spec
 from leasequeue.errors import ConfigurationError, ScheduleRefused
 from leasequeue.ops.asking import Desk, from_json, moment
 
-LIMIT = 1000
+LIMIT = 5000
 TICKS_SHOWN = 20
 OVERDUE_SECONDS = 10.0
 AHEAD_SECONDS = 60.0
@@ -90,10 +90,9 @@ class ScheduleDetail:
 def list_schedules(
     desk: Desk, name: str | None = None, *, bound_seconds: float | None = None
 ) -> tuple[ScheduleRow, ...]:
-    """All schedules by name, at most ``LIMIT``."""
-    return tuple(
-        _row(row) for row in desk.ask("schedules", {"name": name, "limit": LIMIT}, bound_seconds=bound_seconds)
-    )
+    """All schedules by name, at most ``LIMIT``; the overdue ones are never among those that are left out."""
+    rows = desk.ask("schedules", {"name": name, "limit": LIMIT}, bound_seconds=bound_seconds)
+    return tuple(sorted(map(_row, rows), key=lambda row: row.name))
 
 
 def show_schedule(desk: Desk, name: str, limit: int = TICKS_SHOWN) -> ScheduleDetail:

@@ -318,8 +318,13 @@ class Supervisor:
                     "refused": int(child.page.read("refused")),
                 }
             )
+        ticker: dict[str, Any] | None = None
+        if self._ticker is not None and self._ever_ready:
+            silent = now - self._ticker.answered
+            ready = ready and silent < 15.0
+            ticker = {"without_answer_seconds": round(silent, 1), "unwritten": self._ticker.unwritten}
         ready = ready and bool(processes) and self._stop_order is None
-        return alive, ready, {"alive": alive, "ready": ready, "processes": processes}
+        return alive, ready, {"alive": alive, "ready": ready, "processes": processes, "ticker": ticker}
 
     # The end
 

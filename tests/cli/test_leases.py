@@ -113,7 +113,7 @@ def test_leases_for_people(run: Run, database: Database, lease: Lease) -> None:
     done = run("leases", "list", "--url", database.url)
     assert (done.exit_code, done.stderr) == (0, "")
     lines = [line.split() for line in done.stdout.splitlines() if line.strip()]
-    assert ["lease", "slot", "state", "holder", "term", "held", "for", "left"] in lines
+    assert ["lease", "slot", "state", "owner", "term", "held", "for", "left"] in lines
     (report,) = (line for line in lines if line[:2] == ["report", "1/1"])
     assert report[2:8] == ["held", "box:7", "41", "1", "h", "1"]
     assert ["sem", "1/2", "free", "41"] in lines
@@ -191,7 +191,7 @@ def test_a_forced_release_is_written_down_and_nobody_has_it_earlier(run: Run, da
 
     again = run("leases", "release", "report", "--force", "--url", database.url)
     assert again.exit_code == 1
-    assert "nobody holds the lease 'report': nothing was changed" in again.stderr
+    assert "the lease 'report': nothing was changed: nobody holds it" in again.stderr
     assert run("leases", "release", "none", "--force", "--url", database.url).exit_code == 1
 
 
@@ -211,7 +211,7 @@ def test_a_row_that_is_locked_is_said_to_be(run: Run, database: Database, lease:
     done = run("leases", "release", "report", "--force", "--url", database.url)
     conn.rollback()
     assert done.exit_code == 1
-    assert "is locked by another transaction at this moment: nothing was changed; try again" in done.stderr
+    assert "nothing was changed: slot 1 of box:7 stays: its row is locked by another transaction" in done.stderr
     assert asked(run, database, "list")["leases"][0]["held"]
 
 

@@ -49,7 +49,7 @@ CROSS JOIN LATERAL (
     ) AS recent WHERE outcome = 'missed'
 ) AS missed
 WHERE %(name)s::text IS NULL OR schedule.name = %(name)s::text
-ORDER BY schedule.name LIMIT %(limit)s;
+ORDER BY coalesce(schedule.next_at < now() - interval '5 s', false) DESC, schedule.name LIMIT %(limit)s;
 
 -- ticks
 SELECT extract(epoch FROM due_at)::float8, tick.outcome, tick.job_id, reason,

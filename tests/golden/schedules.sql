@@ -5,8 +5,12 @@ SELECT name, CAST(spec AS text), version, next_at, paused_at IS NOT NULL, task, 
     AND CASE WHEN schedule.decorated THEN jsonb_exists(worker.schedules, schedule.name)
         ELSE jsonb_exists(worker.tasks, schedule.task) END), clock_timestamp()
 FROM "app".leasequeue_schedule AS schedule
-WHERE next_at IS NULL OR (next_at > '1970-01-01' AND next_at <= clock_timestamp() + CAST(%(within)s AS float8) * interval '1 s')
-ORDER BY next_at NULLS LAST LIMIT 2000;
+WHERE (next_at IS NULL AND meta ->> 'ended' IS DISTINCT FROM CAST(version AS text))
+    OR next_at <= clock_timestamp() + CAST(%(within)s AS float8) * interval '1 s'
+ORDER BY CASE WHEN next_at IS NULL THEN 1 WHEN paused_at IS NOT NULL OR EXISTS (
+    SELECT FROM "app".leasequeue_worker AS worker WHERE worker.expires_at > clock_timestamp()
+    AND CASE WHEN schedule.decorated THEN jsonb_exists(worker.schedules, schedule.name)
+        ELSE jsonb_exists(worker.tasks, schedule.task) END) THEN 0 ELSE 2 END, next_at LIMIT 2000;
 
 -- fire
 WITH s AS MATERIALIZED (
@@ -47,7 +51,9 @@ WITH s AS MATERIALIZED (
     RETURNING due_at, outcome, job_id
 ), u AS (
     UPDATE "app".leasequeue_schedule AS schedule
-    SET next_at = CAST(%(next_at)s AS timestamptz), fired_at = coalesce((SELECT max(due_at) FROM due WHERE runs), fired_at),
+    SET next_at = CAST(%(next_at)s AS timestamptz), meta = CASE WHEN CAST(%(next_at)s AS timestamptz) IS NULL
+        THEN coalesce(meta, '{}') || jsonb_build_object('ended', version) ELSE meta END,
+        fired_at = coalesce((SELECT max(due_at) FROM due WHERE runs), fired_at),
         job_id = coalesce((SELECT max(id) FROM j), schedule.job_id)
     FROM s WHERE schedule.name = s.name
     RETURNING schedule.name
@@ -55,7 +61,8 @@ WITH s AS MATERIALIZED (
 SELECT t.due_at, t.outcome, t.job_id FROM u LEFT JOIN t ON true;
 
 -- begin
-UPDATE "app".leasequeue_schedule SET next_at = CAST(%(next_at)s AS timestamptz)
+UPDATE "app".leasequeue_schedule SET next_at = CAST(%(next_at)s AS timestamptz), meta = CASE WHEN CAST(%(next_at)s AS timestamptz) IS NULL
+        THEN coalesce(meta, '{}') || jsonb_build_object('ended', version) ELSE meta END
 WHERE name = ANY(ARRAY(SELECT name FROM "app".leasequeue_schedule
     WHERE name = CAST(%(name)s AS text) AND next_at IS NULL AND version = CAST(%(version)s AS bigint) FOR UPDATE SKIP LOCKED)) RETURNING name;
 
@@ -66,11 +73,18 @@ SELECT name, task, CAST(args AS text), queue, priority, CAST(spec AS text), catc
 SELECT clock_timestamp();
 
 -- insert
-INSERT INTO "app".leasequeue_schedule (name, task, args, queue, priority, spec, catch_up, catch_up_seconds, overlap, jitter_seconds, decorated, release, deployed_at, next_at, meta)
-VALUES (CAST(%(name)s AS text), CAST(%(task)s AS text), CAST(CAST(%(args)s AS text) AS jsonb), CAST(%(queue)s AS text), CAST(%(priority)s AS integer),
+WITH i AS (
+    INSERT INTO "app".leasequeue_schedule (name, task, args, queue, priority, spec, catch_up, catch_up_seconds, overlap, jitter_seconds, decorated, release, deployed_at, next_at, meta)
+    VALUES (CAST(%(name)s AS text), CAST(%(task)s AS text), CAST(CAST(%(args)s AS text) AS jsonb), CAST(%(queue)s AS text), CAST(%(priority)s AS integer),
     CAST(CAST(%(spec)s AS text) AS jsonb), CAST(%(catch_up)s AS text), CAST(%(catch_up_seconds)s AS float8),
     CAST(%(overlap)s AS text), CAST(%(jitter_seconds)s AS float8), CAST(%(decorated)s AS boolean), CAST(%(release)s AS text),
-    CAST(%(deployed_at)s AS timestamptz), CAST(%(next_at)s AS timestamptz), CAST(CAST(%(meta)s AS text) AS jsonb)) ON CONFLICT DO NOTHING RETURNING version;
+    CAST(%(deployed_at)s AS timestamptz), CAST(%(next_at)s AS timestamptz), CAST(CAST(%(meta)s AS text) AS jsonb)) ON CONFLICT DO NOTHING RETURNING name, version
+), t AS (
+    INSERT INTO "app".leasequeue_tick (schedule, due_at, outcome, reason, decided_at, decided_by)
+    SELECT name, clock_timestamp(), 'redefined', 'added', clock_timestamp(), CAST(%(by)s AS text)
+    FROM i WHERE 'added' IS NOT NULL ON CONFLICT DO NOTHING
+)
+SELECT version FROM i;
 
 -- update
 WITH u AS (
@@ -79,7 +93,8 @@ WITH u AS (
     CAST(%(overlap)s AS text), CAST(%(jitter_seconds)s AS float8), CAST(%(decorated)s AS boolean), CAST(%(release)s AS text),
     CAST(%(deployed_at)s AS timestamptz), CAST(%(next_at)s AS timestamptz), CAST(CAST(%(meta)s AS text) AS jsonb)),
         version = version + 1, updated_at = clock_timestamp()
-    WHERE name = CAST(%(name)s AS text) AND version = CAST(%(version)s AS bigint)
+    WHERE name = ANY(ARRAY(SELECT name FROM "app".leasequeue_schedule
+        WHERE name = CAST(%(name)s AS text) AND version = CAST(%(version)s AS bigint) FOR UPDATE SKIP LOCKED))
     RETURNING name, version
 ), t AS (
     INSERT INTO "app".leasequeue_tick (schedule, due_at, outcome, reason, decided_at, decided_by)
@@ -89,13 +104,27 @@ WITH u AS (
 SELECT version FROM u;
 
 -- pause
-UPDATE "app".leasequeue_schedule
-SET paused_at = CASE WHEN CAST(%(paused)s AS boolean) THEN coalesce(paused_at, clock_timestamp()) END, version = version + 1,
-    updated_at = clock_timestamp()
-WHERE name = CAST(%(name)s AS text) AND (paused_at IS NOT NULL) <> CAST(%(paused)s AS boolean) RETURNING version;
+WITH u AS (
+    UPDATE "app".leasequeue_schedule
+    SET paused_at = CASE WHEN CAST(%(paused)s AS boolean) THEN coalesce(paused_at, clock_timestamp()) END, version = version + 1,
+        updated_at = clock_timestamp()
+    WHERE name = CAST(%(name)s AS text) AND (paused_at IS NOT NULL) <> CAST(%(paused)s AS boolean) RETURNING name, version
+), t AS (
+    INSERT INTO "app".leasequeue_tick (schedule, due_at, outcome, reason, decided_at, decided_by)
+    SELECT name, clock_timestamp(), 'redefined', CASE WHEN CAST(%(paused)s AS boolean) THEN 'paused' ELSE 'resumed' END, clock_timestamp(), CAST(%(by)s AS text)
+    FROM u WHERE CASE WHEN CAST(%(paused)s AS boolean) THEN 'paused' ELSE 'resumed' END IS NOT NULL ON CONFLICT DO NOTHING
+)
+SELECT version FROM u;
 
 -- remove
-DELETE FROM "app".leasequeue_schedule WHERE name = CAST(%(name)s AS text) RETURNING version;
+WITH d AS (
+    DELETE FROM "app".leasequeue_schedule WHERE name = CAST(%(name)s AS text) RETURNING name, version
+), t AS (
+    INSERT INTO "app".leasequeue_tick (schedule, due_at, outcome, reason, decided_at, decided_by)
+    SELECT name, clock_timestamp(), 'redefined', 'removed', clock_timestamp(), CAST(%(by)s AS text)
+    FROM d WHERE 'removed' IS NOT NULL ON CONFLICT DO NOTHING
+)
+SELECT version FROM d;
 
 -- run_now
 WITH s AS MATERIALIZED (
@@ -110,5 +139,7 @@ WITH s AS MATERIALIZED (
     INSERT INTO "app".leasequeue_tick (schedule, due_at, outcome, job_id, reason, decided_at, decided_by)
     SELECT s.name, s.due_at, 'fired', j.id, 'run by hand', clock_timestamp(), CAST(%(by)s AS text) FROM s, j
 )
-UPDATE "app".leasequeue_schedule AS schedule SET job_id = j.id, fired_at = s.due_at
+UPDATE "app".leasequeue_schedule AS schedule SET fired_at = s.due_at,
+    job_id = CASE WHEN EXISTS (SELECT FROM "app".leasequeue_job AS live WHERE live.id = schedule.job_id)
+        THEN schedule.job_id ELSE j.id END
 FROM s, j WHERE schedule.name = s.name RETURNING j.id;

@@ -174,6 +174,9 @@ CREATE TABLE "app".leasequeue_schedule (
     CONSTRAINT leasequeue_schedule_task_check CHECK (octet_length(task) BETWEEN 1 AND 512),
     CONSTRAINT leasequeue_schedule_queue_check CHECK (octet_length(queue) BETWEEN 1 AND 512),
     CONSTRAINT leasequeue_schedule_priority_check CHECK (priority BETWEEN -100 AND 100),
+    CONSTRAINT leasequeue_schedule_next_at_check
+        CHECK (next_at > '1970-01-01 00:00:00+00' AND next_at < 'infinity'),
+    CONSTRAINT leasequeue_schedule_both_check CHECK (catch_up <> 'all' OR overlap <> 'skip'),
     CONSTRAINT leasequeue_schedule_args_check CHECK (jsonb_typeof(args) = 'object'),
     CONSTRAINT leasequeue_schedule_catch_up_check CHECK (catch_up IN ('latest', 'all', 'none') AND catch_up_seconds >= 0),
     CONSTRAINT leasequeue_schedule_overlap_check CHECK (overlap IN ('queue', 'skip')),

@@ -37,6 +37,8 @@ class Variant:
     """How leases are held here. The one of the package is ``RIGHT``; each other has one fault."""
 
     name: str
+    caught: str = ""
+    """What the rules must say of it."""
     statements: Callable[[LeaseStatements], LeaseStatements] = lambda sql: sql
     fence: Callable[[str], str] = lambda text: text
     clock: str = CLOCK
@@ -151,7 +153,7 @@ class World:
         if actor.bid is None:
             actor.bid = Bid(
                 self.sql, NAME, slots=self.slots, owner=f"actor {actor.number}", ttl_seconds=TTL, clock=self.now,
-                margin=lambda _: MARGIN,
+                margin=lambda _: MARGIN, sleep=lambda _: None,
             )  # fmt: skip
             if self.variant.holder is not None:
                 actor.bid.holder = self.variant.holder(actor.number)
@@ -333,15 +335,23 @@ def _deletes(sql: LeaseStatements) -> LeaseStatements:
     )
 
 
+TOGETHER = "trust their leases at the same time"
+DEAD = "a lease was given that had"
+STALE = "was committed after term"
 RIGHT = Variant("right")
 _HOST = uuid.uuid5(uuid.NAMESPACE_DNS, "this-host")
 BROKEN = (
-    Variant("renewal by name only", statements=_by_name),
-    Variant("identity is the host's name", holder=lambda _: _HOST),
-    Variant("now() in place of the clock after the lock", statements=_waits, clock="%(now)s::timestamptz"),
-    Variant("row deleted on release, terms start again", statements=_deletes),
-    Variant("trust counted from the reply", trust_from_reply=True),
-    Variant("fence without the row's lock", fence=_without_lock),
-    Variant("fence FOR SHARE", fence=_share),
-    Variant("a refusal that is truthy", truthy=True),
+    Variant("renewal by name only", TOGETHER, statements=_by_name),
+    Variant("identity is the host's name", f"{TOGETHER}|{DEAD}|not renewed", holder=lambda _: _HOST),
+    Variant(
+        "now() in place of the clock after the lock",
+        f"{DEAD}|passed after a wait|a fence with",
+        statements=_waits,
+        clock="%(now)s::timestamptz",
+    ),
+    Variant("row deleted on release, terms start again", f"a term did not grow|{STALE}", statements=_deletes),
+    Variant("trust counted from the reply", TOGETHER, trust_from_reply=True),
+    Variant("fence without the row's lock", STALE, fence=_without_lock),
+    Variant("fence FOR SHARE", "was not renewed", fence=_share),
+    Variant("a refusal that is truthy", TOGETHER, truthy=True),
 )

@@ -6,7 +6,7 @@ import datetime as dt
 import json
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from leasequeue.db.connect import Link
@@ -16,6 +16,7 @@ from leasequeue.loop import Outage
 from leasequeue.ops.schedules import Release
 from leasequeue.worker.tick import Ticker
 from tests.support.databases import Database
+from tests.support.waiting import until
 
 
 class Hand(Ticker):
@@ -36,11 +37,20 @@ class Hand(Ticker):
         self._poll_due = 0.0
         self.turn()
 
-    def run_until(self, until: float) -> None:
-        """Turn as the thread does, in real time."""
-        while time.monotonic() < until:
+    def turns_until(self, done: Callable[[], object], seconds: float = 10.0) -> None:
+        """Turn until it is so, as the thread would."""
+
+        def turned() -> object:
             self.turn()
-            time.sleep(min(self.would_pause, max(0.0, until - time.monotonic())))
+            return done()
+
+        until(turned, seconds, every=0.02)
+
+    def run_until(self, end: float) -> None:
+        """Turn as the thread does, in real time."""
+        while time.monotonic() < end:
+            self.turn()
+            time.sleep(min(self.would_pause, max(0.0, end - time.monotonic())))
 
 
 def worker_row(database: Database, tasks: Sequence[str] = ("job",), schedules: Sequence[str] = ()) -> uuid.UUID:
@@ -67,7 +77,8 @@ def ledger(database: Database, name: str) -> list[tuple[dt.datetime, str]]:
     return [
         (due.astimezone(dt.UTC), outcome)
         for due, outcome in database.execute(
-            "SELECT due_at, outcome FROM leasequeue_tick WHERE schedule = %s ORDER BY due_at", (name,)
+            "SELECT due_at, outcome FROM leasequeue_tick WHERE schedule = %s AND outcome <> 'redefined' ORDER BY due_at",
+            (name,),
         )
     ]
 

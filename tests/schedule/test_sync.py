@@ -65,10 +65,10 @@ def test_blue_and_green_start_again_and_again(database: Database, write: Writer)
         assert write(NEW, green) == "unchanged"
     row = write.row()
     assert (row.definition, row.release) == (NEW, "2026.2")
-    events = database.execute("SELECT outcome, reason, decided_by FROM leasequeue_tick")
-    assert len(events) == 1
-    assert events[0][0] == "redefined"
-    assert "redefined by release 2026.2: spec was" in events[0][1]
+    events = database.execute("SELECT outcome, reason, decided_by FROM leasequeue_tick ORDER BY due_at")
+    assert [event[::2] for event in events] == [("redefined", "a test")] * 2
+    assert events[0][1] == "added"
+    assert "redefined by release 2026.2: spec was" in events[1][1]
     # Rolled back by a deployment of its own: that is a newer one.
     assert write(OLD, Release("2026.1-again")) == "changed"
     assert write(NEW, green) == "kept"
@@ -208,7 +208,8 @@ def test_rows_at_run_time(database: Database, lq: LeaseQueue) -> None:
     assert database.execute(f"SELECT {columns} FROM leasequeue_schedule") == [
         ("tenant 7", "job", {"n": 8}, "default", 0, {"every": 3600, "tz": "Asia/Tokyo"}, "latest", False, 5)
     ]
-    assert database.scalar("SELECT count(*) FROM leasequeue_tick WHERE outcome = 'redefined'") == 4
+    changes = database.execute("SELECT reason FROM leasequeue_tick WHERE outcome = 'redefined' ORDER BY due_at")
+    assert [reason.partition(":")[0] for (reason,) in changes] == ["added"] + ["redefined"] * 4
     assert lq.schedules.pause(lq, "tenant 7")
     assert not lq.schedules.pause(lq, "tenant 7")
     id = lq.schedules.run_now(lq, "tenant 7")
@@ -218,9 +219,16 @@ def test_rows_at_run_time(database: Database, lq: LeaseQueue) -> None:
     ]
     assert lq.schedules.resume(lq, "tenant 7")
     lq.schedules.remove(lq, "tenant 7")
+    last = database.execute(
+        "SELECT reason FROM leasequeue_tick WHERE outcome = 'redefined' ORDER BY due_at DESC LIMIT 3"
+    )
+    assert last == [("removed",), ("resumed",), ("paused",)]
+    assert database.scalar("SELECT count(*) FROM leasequeue_tick WHERE decided_by IS NULL") == 0
     for act in (lq.schedules.remove, lq.schedules.pause, lq.schedules.resume, lq.schedules.run_now):
         with pytest.raises(ScheduleRefused, match="none of that name"):
             act(lq, "tenant 7")
+    with pytest.raises(ConfigurationError, match="timedelta, not 900"):
+        lq.schedules.update(lq, "x", every=900)
     with pytest.raises(ConfigurationError, match="to change"):
         lq.schedules.update(lq, "x", color="red")
 
