@@ -3,7 +3,7 @@
 A due time is settled by whoever inserts its row: the key is (schedule, due_at), and a second insert is nothing. Each
 transaction begins with the fence of the leader's lease, so no row of an earlier term can follow one of a later.
 
-Locks: none but those of the inserted rows; the fence's lock comes first.
+Locks: none but those of the inserted rows; the fence's lock comes first, and ``bound`` before it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,13 @@ FROM unnest(CAST(:due_at AS timestamptz[]), CAST(:outcome AS text[]), CAST(:reas
     AS due (due_at, outcome, reason)
 ON CONFLICT DO NOTHING RETURNING due_at"""
 
+# Local to the transaction, and never above a smaller value of the application's. Postgres disarms it before it commits, so it
+# does not cut short a COMMIT that waits for its standby, whose row would then count and could be lost.
+_BOUND = """SELECT set_config('statement_timeout', CAST(least(
+    CAST(:milliseconds AS bigint),
+    nullif(CAST(extract(epoch FROM CAST(current_setting('statement_timeout') AS interval)) * 1000 AS bigint), 0)
+) AS text), true) AS bound"""
+
 _ONE = f"""SELECT outcome, decided_by FROM {{s}}.leasequeue_tick
 WHERE schedule = {_NAME} AND due_at = CAST(:due_at AS timestamptz)"""
 
@@ -42,6 +49,7 @@ class GateStatements(NamedTuple):
     """The statements for one schema."""
 
     record: Statement
+    bound: Statement
     one: Statement
     last: Statement
     defined: Statement
@@ -76,6 +84,11 @@ class Known(NamedTuple):
     due_at: list[dt.datetime]
     defined_at: dt.datetime | None
     definition: str | None
+
+
+def bound(target: Target, schema: str, seconds: float) -> Program[None]:
+    """Let no later statement of this transaction, which is one of our own, take longer than ``seconds``."""
+    yield gate_statements(schema).bound, {"milliseconds": max(1, int(seconds * 1000))}
 
 
 def record(target: Target, schema: str, name: str, ticks: Sequence[Tick], by: str) -> Program[set[dt.datetime]]:

@@ -4,28 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import logging
 import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_EXECUTED
 from apscheduler.executors.pool import ProcessPoolExecutor, ThreadPoolExecutor
+from apscheduler.jobstores.memory import MemoryJobStore
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.schedulers.blocking import BlockingScheduler
+from apscheduler.triggers.combining import OrTrigger
 from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.date import DateTrigger
 from apscheduler.triggers.interval import IntervalTrigger
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from leasequeue import LeaseQueue
 from leasequeue.contrib.apscheduler import LeaderGate, current_run, settles
+from leasequeue.contrib.apscheduler import ledger as ledgers
 from leasequeue.contrib.apscheduler.accounting import Owed, judge, owed
-from leasequeue.errors import ConfigurationError
+from leasequeue.db.gate import Tick
+from leasequeue.errors import ConfigurationError, DatabaseUnavailable
+from leasequeue.lease.handle import Lease
 from tests.support.databases import Database
 from tests.support.proxy import Proxy
 from tests.support.waiting import until
@@ -33,6 +40,7 @@ from tests.support.waiting import until
 direct_only = pytest.mark.direct_only  # the ledger's statements are plain ones; what a pooler does is tested elsewhere
 TTL = dt.timedelta(seconds=3)
 SECOND = dt.timedelta(seconds=1)
+STEP = dt.timedelta(milliseconds=250)
 EACH_SECOND = "APScheduler cron[second='*/1'] in UTC"
 NOON = dt.datetime(2026, 11, 30, 12, tzinfo=dt.UTC)
 
@@ -61,6 +69,11 @@ def cron() -> CronTrigger:
     return CronTrigger(second="*/1", timezone="UTC")
 
 
+def often() -> IntervalTrigger:
+    seconds: Any = STEP.total_seconds()  # its annotation knows whole ones only
+    return IntervalTrigger(seconds=seconds, timezone="UTC")
+
+
 def ledger(database: Database, job: str) -> list[tuple[dt.datetime, str, str | None]]:
     rows = database.execute(
         "SELECT due_at, outcome, reason FROM leasequeue_tick WHERE schedule = %s ORDER BY 1", (job,)
@@ -81,9 +94,9 @@ def defined(database: Database, job: str, seconds_ago: float, definition: str = 
     )
 
 
-def without_gaps(database: Database, job: str) -> None:
+def without_gaps(database: Database, job: str, step: dt.timedelta = SECOND) -> None:
     settled = [due_at for due_at, outcome, _ in ledger(database, job) if outcome != "redefined"]
-    assert [b - a for a, b in pairwise(settled)] == [SECOND] * (len(settled) - 1)
+    assert [b - a for a, b in pairwise(settled)] == [step] * (len(settled) - 1)
 
 
 # Pure
@@ -124,6 +137,7 @@ def test_a_trigger_that_ends() -> None:
     ("trigger", "id", "why"),
     [
         (CronTrigger(second="*/1", jitter=3), "a", "has jitter"),
+        (OrTrigger([cron(), CronTrigger(second="*/1", jitter=3)]), "a", "has jitter"),
         (cron(), None, "drawn by chance"),
     ],
 )
@@ -134,6 +148,69 @@ def test_jobs_that_no_other_process_knows_are_refused(trigger: Any, id: str | No
     with pytest.raises(ConfigurationError, match=why):
         gate.start()
     assert not scheduler.running
+
+
+def test_jobs_that_no_other_process_knows_are_removed_later_too(caplog: pytest.LogCaptureFixture) -> None:
+    lq = LeaseQueue()
+    lq.configure(url="postgresql://nobody@127.0.0.1:1/nothing")  # it never leads, and checks all the same
+    scheduler = BackgroundScheduler(timezone="UTC")
+    scheduler.add_job(print, cron(), id="changed")
+    gate = LeaderGate(scheduler, lq, ttl=TTL)
+    gate.start()
+    try:
+        scheduler.add_job(print, cron(), name="anonymous")
+        scheduler.add_job(print, CronTrigger(second="*/1", jitter=3), id="jittered")
+        scheduler.reschedule_job("changed", trigger=CronTrigger(second="*/1", jitter=3))
+        store = MemoryJobStore()
+        other = BackgroundScheduler(timezone="UTC")
+        other.add_jobstore(store)
+        other.start(paused=True)
+        other.add_job(print, cron(), name="brought")
+        scheduler.add_jobstore(store, "brought")
+        scheduler.add_job(print, cron(), id="good")
+        assert [job.id for job in scheduler.get_jobs()] == ["good"]
+        scheduler.add_executor(ProcessPoolExecutor(1), "pool")
+        assert "pool" not in scheduler._executors
+        other.shutdown()
+    finally:
+        gate.stop()
+        lq.dispose()
+    said = [
+        record.message
+        for record in caplog.records
+        if record.name == "leasequeue.gate" and record.levelno == logging.ERROR
+    ]
+    assert len(said) == 5
+    for words in (
+        "'anonymous' has an id",
+        "'jittered' has jitter",
+        "'changed' has jitter",
+        "'brought' has an id",
+        "process pool",
+    ):
+        assert [words in each for each in said].count(True) == 1, words
+
+
+@direct_only
+def test_a_job_that_came_past_the_check_is_not_run(
+    database: Database, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As another process puts it into a shared job store: no event of this one tells of it."""
+    scheduler = BackgroundScheduler(timezone="UTC")
+    ran: list[str] = []
+    scheduler.add_job(lambda: ran.append("good"), often(), id="good")
+    gate = make(database, scheduler)
+    gate.start()
+    until(lambda: len(ran) >= 1, 10, "a run")
+    with scheduler._listeners_lock:
+        listeners, scheduler._listeners = scheduler._listeners, []
+    scheduler.add_job(lambda: ran.append("anonymous"), often())
+    scheduler._listeners = listeners
+    until(lambda: "drawn by chance" in caplog.text, 10, "the refusal")
+    count = len(ran)
+    until(lambda: len(ran) >= count + 2, 10, "the others to go on")
+    gate.stop()
+    assert set(ran) == {"good"}
 
 
 def test_schedulers_that_cannot_be_kept_are_refused() -> None:
@@ -195,24 +272,23 @@ def test_what_apscheduler_drops_has_its_reason(database: Database, make: Make) -
         busy.set()
         go_on.wait(20)
 
-    late = CronTrigger(second="*/1", timezone="UTC")
-    scheduler.add_job(blocks, cron(), id="blocks")
-    scheduler.add_job(lambda: None, late, id="waits", max_instances=30, misfire_grace_time=1)
+    scheduler.add_job(blocks, often(), id="blocks")
+    scheduler.add_job(lambda: None, often(), id="waits", max_instances=30, misfire_grace_time=1)
     gate = make(database, scheduler)
     gate.start()
     assert busy.wait(10)
-    until(lambda: outcomes(database, "blocks")["overlapped"] >= 2, 10, "due times beside the one that runs")
+    until(lambda: outcomes(database, "blocks")["overlapped"] >= 6, 10, "due times beside the one that runs")
     go_on.set()
     until(lambda: outcomes(database, "waits")["missed"] >= 1, 10, "what waited for too long")
     scheduler.pause()
     last = ledger(database, "blocks")[-1][0]
-    until(lambda: dt.datetime.now(dt.UTC) > last + SECOND * 3, 10, "due times to go by")
+    until(lambda: dt.datetime.now(dt.UTC) > last + STEP * 4, 10, "due times to go by")
     scheduler.resume()
     until(lambda: outcomes(database, "blocks")["coalesced"] >= 1, 10, "what was coalesced")
     until(lambda: ledger(database, "blocks")[-1][1] == "fired", 10, "the run that stands for it")
     gate.stop()
     for job in ("blocks", "waits"):
-        without_gaps(database, job)
+        without_gaps(database, job, STEP)
         assert all(reason for _, outcome, reason in ledger(database, job) if outcome != "fired")
 
 
@@ -223,9 +299,7 @@ def test_two_gates_one_fires_and_the_other_goes_on_in_its_phase(database: Databa
     for name in ("blue", "green"):
         scheduler = BackgroundScheduler(timezone="UTC")
         # An interval begins when its process does: each has a phase of its own.
-        scheduler.add_job(
-            lambda name=name: ran.append((name, current_run().due_at)), IntervalTrigger(seconds=1), id="sweep"
-        )
+        scheduler.add_job(lambda name=name: ran.append((name, current_run().due_at)), often(), id="sweep")
         gates[name] = make(database, scheduler, owner=name)
     gates["blue"].start()
     until(lambda: gates["blue"].is_leader, 10)
@@ -236,8 +310,10 @@ def test_two_gates_one_fires_and_the_other_goes_on_in_its_phase(database: Databa
     assert gates["blue"].term is None
     until(lambda: {name for name, _ in ran} == {"blue", "green"}, 10, "green to run")
     gates["green"].stop()
-    assert sorted(at for _, at in ran) == [at for at, outcome, _ in ledger(database, "sweep") if outcome != "redefined"]
-    without_gaps(database, "sweep")
+    rows = [row for row in ledger(database, "sweep") if row[1] != "redefined"]
+    assert sorted(at for _, at in ran) == [at for at, outcome, _ in rows if outcome in ("fired", "caught_up")]
+    assert all(outcome in ("fired", "caught_up", "coalesced") for _, outcome, _ in rows)
+    without_gaps(database, "sweep", STEP)
 
 
 @direct_only
@@ -261,7 +337,7 @@ def test_a_commit_whose_answer_was_lost_counts(database: Database, make: Make) -
     """The row is there and it is ours: the job runs, once."""
     ran: list[dt.datetime] = []
     scheduler = BackgroundScheduler(timezone="UTC")
-    scheduler.add_job(lambda: ran.append(current_run().due_at), cron(), id="sweep")
+    scheduler.add_job(lambda: ran.append(current_run().due_at), often(), id="sweep")
     with Proxy(database.server.host, database.server.port) as proxy:
         url = database.server.url(database.name, host=proxy.host, port=proxy.port)
         gate = make(database, scheduler, url=url)
@@ -273,15 +349,140 @@ def test_a_commit_whose_answer_was_lost_counts(database: Database, make: Make) -
         until(lambda: len(ran) >= count + 2, 10, "runs after it")
         gate.stop()
     assert ran == [at for at, outcome, _ in ledger(database, "sweep") if outcome in ("fired", "caught_up")]
-    without_gaps(database, "sweep")
+    without_gaps(database, "sweep", STEP)
 
 
 @direct_only
-def test_a_function_that_settles_leaves_both_or_none(database: Database, make: Make) -> None:
+@pytest.mark.parametrize("why", ["full disk", "lock", "outage"])
+def test_a_row_that_cannot_be_written_is_not_waited_for_without_end(
+    database: Database, make: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """Nor is the run begun; it is said, and written once that can be done. The lease is renewed all the time."""
+    monkeypatch.setattr(ledgers, "STATEMENT_SECONDS", 0.3)
+    monkeypatch.setattr(ledgers, "GIVE_UP_SECONDS", 0.5)
+    ran: list[dt.datetime] = []
+    failed: list[tuple[dt.datetime, BaseException]] = []
+    tries: list[bool] = []
+    scheduler = BackgroundScheduler(timezone="UTC")
+    scheduler.add_listener(lambda event: failed.append((event.scheduled_run_time, event.exception)), EVENT_JOB_ERROR)
+    gate = make(database, scheduler)
+
+    def of_the_run(*_: object) -> None:
+        if threading.current_thread().name.startswith("ThreadPoolExecutor"):
+            tries.append(True)
+            if why == "outage":
+                raise DatabaseUnavailable("as asked")
+
+    gate.start()
+    until(lambda: gate.is_leader, 10)
+    term = gate.term
+    event.listen(gate.lq.engine, "begin", of_the_run)
+    blocker = database.connect() if why == "lock" else None
+    if blocker is not None:
+        blocker.execute("LOCK TABLE leasequeue_tick IN SHARE MODE")
+    if why == "full disk":
+        database.execute(
+            "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN IF NEW.outcome = 'fired' THEN RAISE 'no space left' USING ERRCODE = '53100'; END IF; RETURN NEW; END $$"
+        )
+        database.execute(
+            "CREATE TRIGGER full_disk BEFORE INSERT ON leasequeue_tick FOR EACH ROW EXECUTE FUNCTION full_disk()"
+        )
+    scheduler.add_job(lambda: ran.append(current_run().due_at), often(), id="sweep")
+    try:
+        until(lambda: failed, 10, "a run to be given up")
+        assert ran == []
+        assert len(tries) <= len(failed) + 1 or why == "outage"
+    finally:  # or a thread that waits for it would keep the test from its end
+        event.remove(gate.lq.engine, "begin", of_the_run)
+        if blocker is not None:
+            blocker.close()
+    if why == "full disk":
+        database.execute("DROP TRIGGER full_disk ON leasequeue_tick")
+    until(lambda: ran, 10, "a run after it")
+    gate.stop()
+    assert gate.leader.term is None
+    name = {"full disk": "DiskFull", "lock": "QueryCanceled", "outage": "DatabaseUnavailable"}[why]
+    assert f"does not run: its row in the ledger could not be written ({name})" in caplog.text
+    assert (caplog.text.count("cannot be reached, trying again") == 1) is (why == "outage")
+    assert f"in term {term}" in database.scalar("SELECT max(decided_by) FROM leasequeue_tick WHERE outcome = 'fired'")
+    first = failed[0][0].astimezone(dt.UTC)
+    rows = {at: outcome for at, outcome, _ in ledger(database, "sweep")}
+    assert first not in ran
+    if why != "lock":  # whose row may have waited for the same lock
+        assert rows[first] == "missed"
+
+
+@direct_only
+@pytest.mark.parametrize("broken", [False, True], ids=["fenced", "broken"])
+@pytest.mark.parametrize("settled", [False, True], ids=["plain", "settles"])
+def test_a_leader_of_the_past_begins_nothing(
+    database: Database, make: Make, monkeypatch: pytest.MonkeyPatch, settled: bool, broken: bool
+) -> None:
+    """Stopped after it looked at its own clock; another leads when it goes on. Only the fence knows.
+
+    Without it the run is one of two leaders' at a time: shown by the variant that is broken on purpose.
+    """
+    database.execute("CREATE TABLE effect (due_at timestamptz)")
+    at_the_door, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def checked(lease: Lease) -> None:
+        if threading.current_thread().name.startswith("ThreadPoolExecutor"):
+            at_the_door.set()
+            assert go_on.wait(20)
+
+    def effect(lq: LeaseQueue) -> None:
+        with lq.begin() as conn:
+            if settled:
+                current_run().settle(conn)
+            conn.execute(text("INSERT INTO effect VALUES (:at)"), {"at": current_run().due_at})
+
+    past, present = (BackgroundScheduler(timezone="UTC") for _ in range(2))
+    gate, other = make(database, past), make(database, present)
+    past.add_job((settles if settled else lambda it: it)(lambda: effect(gate.lq)), often(), id="sweep")
+    past.add_listener(lambda _: ended.set(), EVENT_JOB_ERROR | EVENT_JOB_EXECUTED)
+    monkeypatch.setattr(Lease, "check", checked)
+    if broken:
+        monkeypatch.setattr(Lease, "fence", lambda lease, conn: None)
+    gate.start()
+    assert at_the_door.wait(10)
+    term = gate.term
+    other.start()
+
+    def taken() -> bool:
+        if not other.is_leader:
+            database.execute("UPDATE leasequeue_lease SET expires_at = clock_timestamp() WHERE term = %s", (term,))
+        return other.is_leader
+
+    until(taken, 10, "the other to lead")
+    go_on.set()
+    assert ended.wait(10)
+    gate.stop()
+    other.stop()
+    of_the_past = database.execute(
+        "SELECT due_at FROM leasequeue_tick WHERE decided_by LIKE %s AND outcome IN ('fired', 'caught_up')",
+        (f"% in term {term}",),
+    )
+    effects = database.execute("SELECT due_at FROM effect")
+    assert (len(of_the_past), len(effects)) == ((1, 1) if broken else (0, 0))
+
+
+@direct_only
+def test_a_function_that_settles_leaves_both_or_none(
+    database: Database, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     database.execute("CREATE TABLE effect (due_at timestamptz)")
     scheduler = BackgroundScheduler(timezone="UTC")
     gate = make(database, scheduler)
     calls: list[dt.datetime] = []
+    noted: list[dt.datetime] = []
+    note = gate.note
+
+    def spy(job_id: str, ticks: Sequence[Tick]) -> None:
+        noted.extend(tick.due_at for tick in ticks)
+        note(job_id, ticks)
+
+    monkeypatch.setattr(gate, "note", spy)
 
     @settles
     def sweep() -> None:
@@ -293,11 +494,12 @@ def test_a_function_that_settles_leaves_both_or_none(database: Database, make: M
             if len(calls) == 1:
                 raise ValueError("as asked")
 
-    scheduler.add_job(sweep, cron(), id="sweep")
+    scheduler.add_job(sweep, often(), id="sweep", misfire_grace_time=None, coalesce=False, max_instances=9)
     gate.start()
-    until(lambda: outcomes(database, "sweep")["fired"] >= 1 and len(calls) >= 2, 10, "a run that succeeds")
+    until(lambda: outcomes(database, "sweep")["fired"] >= 2, 10, "runs that succeed")
     gate.stop()
     rows = ledger(database, "sweep")
+    assert noted == calls[:1]  # what is settled is not settled again
     assert [reason for at, _, reason in rows if at == calls[0]] == ["its function failed: ValueError"]
     effects = [at for (at,) in database.execute("SELECT due_at FROM effect ORDER BY 1")]
     assert effects == [at for at, outcome, _ in rows if outcome in ("fired", "caught_up")]

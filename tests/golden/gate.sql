@@ -5,6 +5,12 @@ FROM unnest(CAST(%(due_at)s AS timestamptz[]), CAST(%(outcome)s AS text[]), CAST
     AS due (due_at, outcome, reason)
 ON CONFLICT DO NOTHING RETURNING due_at;
 
+-- bound
+SELECT set_config('statement_timeout', CAST(least(
+    CAST(%(milliseconds)s AS bigint),
+    nullif(CAST(extract(epoch FROM CAST(current_setting('statement_timeout') AS interval)) * 1000 AS bigint), 0)
+) AS text), true) AS bound;
+
 -- one
 SELECT outcome, decided_by FROM "app".leasequeue_tick
 WHERE schedule = CAST(%(name)s AS text) AND due_at = CAST(%(due_at)s AS timestamptz);

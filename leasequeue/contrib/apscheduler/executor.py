@@ -8,6 +8,7 @@ So the row is written where the function is called: in the thread or task of the
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,9 +18,36 @@ from leasequeue.contrib.apscheduler.accounting import after
 from leasequeue.contrib.apscheduler.ledger import Ledger, now
 from leasequeue.contrib.apscheduler.runs import Run, gated
 from leasequeue.db.gate import Tick
+from leasequeue.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from leasequeue.lease import Lease
+
+
+_RANDOM_ID = re.compile(r"[0-9a-f]{32}")
+
+
+def check(job: Any) -> None:
+    """Refuse a job of which another process cannot know the same due times.
+
+    Raises:
+        ConfigurationError: it is such a job.
+    """
+    if _has_jitter(job.trigger):
+        raise ConfigurationError(
+            f"the trigger of job {job.id!r} has jitter, so each process has due times of its own and none is known to "
+            f"another: leave it out, or sleep in the job"
+        )
+    if _RANDOM_ID.fullmatch(job.id):
+        raise ConfigurationError(
+            f"the job {job.name!r} has an id that was drawn by chance, so no other process knows it: "
+            f'add_job(..., id="{job.name}")'
+        )
+
+
+def _has_jitter(trigger: Any) -> bool:
+    # An AndTrigger or OrTrigger has others in it.
+    return bool(getattr(trigger, "jitter", None)) or any(map(_has_jitter, getattr(trigger, "triggers", ())))
 
 
 class Gate(Protocol):
@@ -53,6 +81,7 @@ class Gated(BaseExecutor):  # type: ignore[misc]  # APScheduler has no types
         lease = self._gate.lease
         if lease is None:
             return  # lost in the middle of the scheduler's round: the next leader finds them without rows
+        check(job)  # a shared job store may have got it from another process, which this one does not hear of
         skipped, at, clock = [], job.next_run_time, now()
         while at is not None and at < run_times[0]:
             skipped.append(Tick(at, "coalesced", "the run of a later due time stands for it"))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 import logging
 import queue
-import re
 import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -21,7 +21,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from leasequeue.contrib.apscheduler.accounting import after, judge, owed
-from leasequeue.contrib.apscheduler.executor import Gated
+from leasequeue.contrib.apscheduler.executor import Gated, check
 from leasequeue.contrib.apscheduler.ledger import Ledger, now
 from leasequeue.db.gate import Tick
 from leasequeue.errors import ConfigurationError, LeaseLost
@@ -35,13 +35,13 @@ log = logging.getLogger("leasequeue.gate")
 
 FLUSH_SECONDS = 5.0
 _A_MOMENT = dt.timedelta(microseconds=1)
-_RANDOM_ID = re.compile(r"[0-9a-f]{32}")
 _HEARD = (
     events.EVENT_JOB_MISSED
     | events.EVENT_JOB_MAX_INSTANCES
     | events.EVENT_JOB_ADDED
     | events.EVENT_JOB_MODIFIED
     | events.EVENT_EXECUTOR_ADDED
+    | events.EVENT_JOBSTORE_ADDED
 )
 
 
@@ -49,8 +49,9 @@ class LeaderGate:
     """Keeps a scheduler of which only the leader fires. Thread-safe; used once.
 
     It starts the scheduler, paused, and ends it. Jobs are added by the application as ever, in each process the same ones,
-    with ids of their own and triggers without jitter. APScheduler says EVENT_JOB_EXECUTED also of a run that the ledger
-    refused; what ran is what the ledger says. A change of a job's trigger is an event of the ledger, and begins its times anew.
+    with ids of their own and triggers without jitter; one that is added later and is not like that is removed again, and an
+    error is logged. APScheduler says EVENT_JOB_EXECUTED also of a run that the ledger refused; what
+    ran is what the ledger says. A change of a job's trigger is an event of the ledger, and begins its times anew.
 
     Args:
         scheduler: a ``BackgroundScheduler`` or ``AsyncIOScheduler`` that is not started; the latter is started and stopped
@@ -129,7 +130,7 @@ class LeaderGate:
         if self.scheduler.running:
             raise ConfigurationError("the scheduler is started already: leave that to the gate, which starts it paused")
         for job in self.scheduler.get_jobs():
-            _check(job)
+            check(job)
         executors = dict(self.scheduler._executors)
         executors.setdefault("default", self.scheduler._create_default_executor())
         for alias, inner in executors.items():
@@ -179,7 +180,8 @@ class LeaderGate:
     def _elected(self, me: Leader) -> None:
         with self._lock:
             lease = self._rising = me.lease
-        runs = [each for job in self.scheduler.get_jobs() if (each := self._account(lease, job)) is not None]
+        jobs = [job for job in self.scheduler.get_jobs() if self._keeps(job, job._jobstore_alias)]
+        runs = [each for job in jobs if (each := self._account(lease, job)) is not None]
         with self._lock:
             if self._rising is not lease:
                 return  # lost meanwhile, and on_lost was called
@@ -260,14 +262,42 @@ class LeaderGate:
         if event.code == events.EVENT_EXECUTOR_ADDED:
             inner = self.scheduler._executors.get(event.alias)
             if inner is not None and not isinstance(inner, Gated):
-                self._wrap(event.alias, inner)
+                self._add(event.alias, inner)
+        elif event.code == events.EVENT_JOBSTORE_ADDED:
+            for job in self.scheduler.get_jobs(event.alias):
+                self._keeps(job, event.alias)
         elif event.code == events.EVENT_JOB_MISSED:
             reason = "it would have begun later than its misfire_grace_time allows"
             self.note(event.job_id, [Tick(event.scheduled_run_time, "missed", reason)])
         elif event.code == events.EVENT_JOB_MAX_INSTANCES:
             self.note(event.job_id, _overlapped(event.scheduled_run_times))
-        elif (lease := self._lease) is not None:
+        else:
+            self._changed(event)
+
+    def _changed(self, event: Any) -> None:
+        # In the call that added or changed it, so before it is due; of one that was added, also before it can be seen.
+        job = self.scheduler.get_job(event.job_id, event.jobstore)
+        if job is not None and self._keeps(job, event.jobstore) and (lease := self._lease) is not None:
             self._clerk.put(lambda: self._defined(lease, event.job_id, event.jobstore))
+
+    def _keeps(self, job: Any, store: str | None) -> bool:
+        """Whether it can be kept. One that cannot is removed, since it would run in each process at times of its own."""
+        try:
+            check(job)
+        except ConfigurationError as error:
+            log.error("job %r was removed and does not run: %s", job.id, error)
+            with contextlib.suppress(JobLookupError):  # by another thread, for the same reason
+                self.scheduler.remove_job(job.id, store)
+            return False
+        return True
+
+    def _add(self, alias: str, inner: Any) -> None:
+        """Stand before an executor that was added later. One that cannot be kept is removed, and with it its jobs' runs."""
+        try:
+            self._wrap(alias, inner)
+        except ConfigurationError as error:  # to be raised by start(); here APScheduler would swallow it
+            log.error("the executor was removed, and APScheduler removes the jobs that name it: %s", error)
+            self.scheduler.remove_executor(alias)
 
     def _defined(self, lease: Lease, job_id: str, jobstore: str | None) -> None:
         job = self.scheduler.get_job(job_id, jobstore)
@@ -327,19 +357,6 @@ class Clerk:
                 log.info("rows are left to the next leader, who finds them missing: %s", error)
             except Exception:
                 log.exception("rows of the ledger could not be written; the next leader finds them missing")
-
-
-def _check(job: Any) -> None:
-    if getattr(job.trigger, "jitter", None):
-        raise ConfigurationError(
-            f"the trigger of job {job.id!r} has jitter, so each process has due times of its own and none is known to "
-            f"another: leave it out, or sleep in the job"
-        )
-    if _RANDOM_ID.fullmatch(job.id):
-        raise ConfigurationError(
-            f"the job {job.name!r} has an id that was drawn by chance, so no other process knows it: "
-            f'add_job(..., id="{job.name}")'
-        )
 
 
 def _overlapped(times: Sequence[dt.datetime]) -> list[Tick]:

@@ -1,4 +1,11 @@
-"""The ledger as a gate writes it: each transaction begins with the fence of the leader's lease."""
+"""The ledger as a gate writes it: each transaction begins with a bound on its statements and the fence of the leader's lease.
+
+try ──done──> the result
+ ^ └──disconnect──> again, until GIVE_UP_SECONDS ──> DatabaseUnavailable
+ │                        │      or the lease is lost ──> LeaseLost
+ └────────────────────────┘
+any other error (a full disk, a statement beyond its bound) is raised at once: a second try would meet it as well
+"""
 
 from __future__ import annotations
 
@@ -6,12 +13,13 @@ import datetime as dt
 import logging
 import os
 import socket
+import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from sqlalchemy.exc import InterfaceError, OperationalError
-
 from leasequeue.db import gate as sql
+from leasequeue.db.disconnects import is_disconnect
 from leasequeue.db.gate import Known, Tick
 from leasequeue.db.program import run
 from leasequeue.errors import DatabaseUnavailable
@@ -31,17 +39,31 @@ LOOK_BACK = 100
 
 BATCH = 500
 RETRY_SECONDS = 0.1
+GIVE_UP_SECONDS = 30.0
+"""How long an executor's thread waits for a database that is away: renewals, on their own connection, may go on meanwhile."""
+
+STATEMENT_SECONDS = 10.0
+"""The server's bound for each statement: an executor's thread must not wait for a lock for ever."""
+
+SAY_EVERY_SECONDS = 60.0
 
 
 class Ledger:
     """Rows of ``leasequeue_tick``. Thread-safe.
 
-    Each method goes on through an outage of the database for as long as the lease is held, and raises ``LeaseLost`` when it
-    is held no more: then nothing was written, or it is not known whether.
+    Each method goes on through an outage of the database while the lease is held, for ``GIVE_UP_SECONDS`` at most, and says
+    once a minute what is wrong.
+
+    Raises:
+        LeaseLost: the lease is held no more. Nothing was written, or it is not known whether.
+        DatabaseUnavailable: the outage took too long; as above.
+        whatever else the database says: at once, and nothing was written.
     """
 
     def __init__(self, lq: LeaseQueue) -> None:
         self._lq = lq
+        self._lock = threading.Lock()
+        self._say_at = 0.0
 
     def write(self, lease: Lease, job_id: str, ticks: Sequence[Tick]) -> None:
         """Settle due times that do not run; what is settled already stays as it is."""
@@ -70,23 +92,42 @@ class Ledger:
         return run(conn, sql.claim, self._lq.schema, job_id, tick, _by(lease))
 
     def _through(self, lease: Lease, work: Callable[[Connection], T]) -> T:
-        said = False
+        until = time.monotonic() + GIVE_UP_SECONDS
         while True:
             lease.check()
             try:
                 with self._lq.begin() as conn:
+                    run(conn, sql.bound, self._lq.schema, STATEMENT_SECONDS)
                     lease.fence(conn)
                     return work(conn)
-            except (OperationalError, InterfaceError, DatabaseUnavailable) as error:
-                if not said:
-                    log.warning("the ledger cannot be written, trying again while the lease is held: %s", error)
-                said = True
+            except Exception as error:
+                if not is_disconnect(error):
+                    raise
+                if time.monotonic() >= until:
+                    raise DatabaseUnavailable(
+                        f"the ledger could not be reached for {GIVE_UP_SECONDS:g} s, while the lease was renewed: look at the "
+                        f"database that lq.engine is connected to ({_plain(error)})"
+                    ) from error
+                self._say(error)
                 lease.lost.wait(RETRY_SECONDS)
+
+    def _say(self, error: Exception) -> None:
+        """Once a minute, for all threads together."""
+        with self._lock:
+            if time.monotonic() < self._say_at:
+                return
+            self._say_at = time.monotonic() + SAY_EVERY_SECONDS
+        log.warning("the ledger cannot be reached, trying again for %g s at most: %s", GIVE_UP_SECONDS, _plain(error))
 
 
 def now() -> dt.datetime:
     """The clock that APScheduler goes by: this machine's."""
     return dt.datetime.now(dt.UTC)
+
+
+def _plain(error: Exception) -> str:
+    """Without the statement and its parameters, which SQLAlchemy appends."""
+    return str(getattr(error, "orig", None) or error).strip()
 
 
 def _by(lease: Lease) -> str:

@@ -37,6 +37,7 @@ class Run:
         due_at: the due time, in UTC.
         outcome: ``fired`` or ``caught_up``: what its row in the ledger says.
         term: in which the process led when it began.
+        is_settled: whether :meth:`settle` wrote its row, in a transaction that may have been rolled back since.
     """
 
     def __init__(self, ledger: Ledger, lease: Lease, job_id: str, due_at: dt.datetime, outcome: str) -> None:
@@ -72,17 +73,17 @@ class Run:
             raise LeaseLost(
                 f"{self.job_id} of {self.due_at.isoformat()}", self.term, "that due time is settled already"
             )
+        self.is_settled = True
 
     def begin(self, *, settles: bool) -> bool:
-        """Whether its function is to be called: its row is written first, but where the function settles it."""
-        try:
-            if settles:
-                self.check()
-                return True
-            return self._ledger.claim(self._lease, self.job_id, self._tick)
-        except LeaseLost as error:
-            log.warning("job %r of %s is left to the next leader: %s", self.job_id, self.due_at, error)
-            return False
+        """Whether its function is to be called: its row is written first, but where the function settles it.
+
+        Raises: as :class:`Ledger`; then it is not to be called.
+        """
+        if settles:
+            self.check()
+            return True
+        return self._ledger.claim(self._lease, self.job_id, self._tick)
 
     @property
     def _tick(self) -> Tick:
@@ -107,7 +108,8 @@ def settles(function: F) -> F:
     """Above a job's function that calls ``current_run().settle(conn)`` in the transaction of its effects.
 
     Then the row and the effects are there or are not, whatever kills the process, and the next leader runs what is missing.
-    A function that raises, or returns without a call, has its due time settled as ``missed``, with the reason.
+    A function that raises, or returns without a call, has its due time settled as ``missed``, with the reason. One that rolls
+    its transaction back must raise: where it returns, the due time is taken for settled, and left to the next leader.
     """
     function._leasequeue_settles = True  # type: ignore[attr-defined]
     return function
@@ -119,14 +121,14 @@ def gated(
     """The function of a job, run only where the row of its due time is written by this run.
 
     Args:
-        note: called with the row of a due time that a function under ``settles`` left open.
+        note: called with the row of a due time that did not begin, or that a function under ``settles`` left open.
     """
     itself = _settles_itself(function)
     if iscoroutinefunction_partial(function):
 
         async def on_loop(*args: Any, **kwargs: Any) -> Any:
             this = make_run()
-            if not await asyncio.to_thread(this.begin, settles=itself):
+            if not await asyncio.to_thread(_begins, this, itself, note):
                 return None
             with _running(this, note if itself else None):
                 return await function(*args, **kwargs)
@@ -135,7 +137,7 @@ def gated(
 
     def in_thread(*args: Any, **kwargs: Any) -> Any:
         this = make_run()
-        if not this.begin(settles=itself):
+        if not _begins(this, itself, note):
             return None
         with _running(this, note if itself else None):
             return function(*args, **kwargs)
@@ -147,6 +149,23 @@ def _settles_itself(function: Any) -> bool:
     while isinstance(function, functools.partial):
         function = function.func
     return getattr(function, "_leasequeue_settles", False)
+
+
+def _begins(this: Run, itself: bool, note: Callable[[Tick], None]) -> bool:
+    """Whether it begins. What keeps it from that is said and written, and raised where it is nobody else's to run."""
+    try:
+        return this.begin(settles=itself)
+    except LeaseLost as error:
+        log.warning("job %r of %s is left to the next leader: %s", this.job_id, this.due_at, error)
+        return False
+    except Exception as error:
+        log.error(
+            "job %r of %s does not run: its row in the ledger could not be written (%s). Where a COMMIT's answer was lost, "
+            "the row says %r all the same",
+            this.job_id, this.due_at, type(getattr(error, "orig", None) or error).__name__, this.outcome,
+        )  # fmt: skip
+        note(Tick(this.due_at, "missed", f"its row could not be written before it: {type(error).__name__}"))
+        raise  # APScheduler logs it, and says EVENT_JOB_ERROR
 
 
 @contextlib.contextmanager
