@@ -127,7 +127,7 @@ def begin(start: Start, kind: str, database: Database) -> tuple[Service, Service
         until(lambda: any(each.leads() for each in services), 10, "one of them to lead", every=0.05)
         services.sort(key=lambda each: not each.leads())
         assert [each.leads() for each in services] == [True, False]
-    until(lambda: database.scalar("SELECT count(*) FROM sweep WHERE job = 'sweep'"), 15, "a first sweep")
+    ran_at(database)
     return services[0], services[1]
 
 
