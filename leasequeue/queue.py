@@ -20,7 +20,7 @@ from leasequeue.db.program import Checked, arun, run
 from leasequeue.db.urls import Settings
 from leasequeue.errors import ConfigurationError
 from leasequeue.job import Job, NewJob
-from leasequeue.lease import Leases
+from leasequeue.lease.offers import Leases
 from leasequeue.middleware import Chain, Handler
 from leasequeue.schedule import Scheduled
 from leasequeue.task import AsyncTask, Call, P, R, Registry, Task, Upgrade

@@ -11,17 +11,15 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from leasequeue import naming
-from leasequeue.cron import Spec
 from leasequeue.db.enqueue import check_version
 from leasequeue.db.program import Checked, Program, Target, arun, run
-from leasequeue.db.schedules import Definition, canonical
 from leasequeue.errors import ConfigurationError, DuplicateSchedule
-from leasequeue.ops import schedules as ops
 from leasequeue.task import Call, Task
-from leasequeue.tick import CATCH_UP, OVERLAP
 
 if TYPE_CHECKING:
+    from leasequeue.cron import Spec
     from leasequeue.db.kinds import AsyncConn, SyncConn
+    from leasequeue.db.schedules import Definition
 
 T = TypeVar("T", bound=Task[..., Any])
 When = str | dt.timedelta
@@ -78,7 +76,7 @@ class Scheduled:
             InvalidArguments: the arguments do not fit the task.
             DuplicateSchedule: another schedule has the name.
         """
-        spec = Spec.make(_when(when, every), self.tz if tz is None else tz, start, end)
+        spec = _spec(_when(when, every), self.tz if tz is None else tz, start, end)
 
         def decorate(task: T) -> T:
             if not isinstance(task, Task):
@@ -143,9 +141,9 @@ class Schedules:
             DuplicateSchedule: there is one of that name.
             ConfigurationError: see ``lq.schedule``.
         """
-        spec = Spec.make(_when(when, every), self._home.tz if tz is None else tz, start, end)
+        spec = _spec(_when(when, every), self._home.tz if tz is None else tz, start, end)
         made = _definition(name, spec, call, catch_up, catch_up_within, overlap, jitter)
-        run(conn, _checked, self._home, ops.add, made, _by())
+        run(conn, _checked, self._home, "add", made, _by())
 
     async def aadd(
         self,
@@ -165,51 +163,51 @@ class Schedules:
         jitter: dt.timedelta = dt.timedelta(0),
     ) -> None:
         """The async twin of :meth:`add`."""
-        spec = Spec.make(_when(when, every), self._home.tz if tz is None else tz, start, end)
+        spec = _spec(_when(when, every), self._home.tz if tz is None else tz, start, end)
         made = _definition(name, spec, call, catch_up, catch_up_within, overlap, jitter)
-        await arun(conn, _checked, self._home, ops.add, made, _by())
+        await arun(conn, _checked, self._home, "add", made, _by())
 
     def update(self, conn: SyncConn, name: str, /, **changes: Any) -> None:
         """Change what is named, and leave the rest: ``when`` or ``every``, ``tz``, ``start``, ``end`` (None: no limit),
         ``call``, ``catch_up``, ``catch_up_within``, ``overlap``, ``jitter``.
         """
-        run(conn, _checked, self._home, ops.change, name, *self._changes(changes), _by())
+        run(conn, _checked, self._home, "change", name, *self._changes(changes), _by())
 
     async def aupdate(self, conn: AsyncConn, name: str, /, **changes: Any) -> None:
         """The async twin of :meth:`update`."""
-        await arun(conn, _checked, self._home, ops.change, name, *self._changes(changes), _by())
+        await arun(conn, _checked, self._home, "change", name, *self._changes(changes), _by())
 
     def remove(self, conn: SyncConn, name: str, /) -> None:
         """Remove it; its ledger stays."""
-        run(conn, _checked, self._home, ops.remove, name, _by(), live=self._is_ours(name))
+        run(conn, _checked, self._home, "remove", name, _by(), live=self._is_ours(name))
 
     async def aremove(self, conn: AsyncConn, name: str, /) -> None:
         """The async twin of :meth:`remove`."""
-        await arun(conn, _checked, self._home, ops.remove, name, _by(), live=self._is_ours(name))
+        await arun(conn, _checked, self._home, "remove", name, _by(), live=self._is_ours(name))
 
     def pause(self, conn: SyncConn, name: str, /) -> bool:
         """Run nothing until it is resumed; its due times end as ``paused``. False where it was paused already."""
-        return bool(run(conn, _checked, self._home, ops.set_paused, name, True, _by()))
+        return bool(run(conn, _checked, self._home, "set_paused", name, True, _by()))
 
     async def apause(self, conn: AsyncConn, name: str, /) -> bool:
         """The async twin of :meth:`pause`."""
-        return bool(await arun(conn, _checked, self._home, ops.set_paused, name, True, _by()))
+        return bool(await arun(conn, _checked, self._home, "set_paused", name, True, _by()))
 
     def resume(self, conn: SyncConn, name: str, /) -> bool:
         """Run again from the next due time on. False where it was not paused."""
-        return bool(run(conn, _checked, self._home, ops.set_paused, name, False, _by()))
+        return bool(run(conn, _checked, self._home, "set_paused", name, False, _by()))
 
     async def aresume(self, conn: AsyncConn, name: str, /) -> bool:
         """The async twin of :meth:`resume`."""
-        return bool(await arun(conn, _checked, self._home, ops.set_paused, name, False, _by()))
+        return bool(await arun(conn, _checked, self._home, "set_paused", name, False, _by()))
 
     def run_now(self, conn: SyncConn, name: str, /) -> int:
         """Enqueue its job now, beside its due times, paused or not; the job's id."""
-        return int(run(conn, _checked, self._home, ops.fire_now, name, _by()))
+        return int(run(conn, _checked, self._home, "fire_now", name, _by()))
 
     async def arun_now(self, conn: AsyncConn, name: str, /) -> int:
         """The async twin of :meth:`run_now`."""
-        return int(await arun(conn, _checked, self._home, ops.fire_now, name, _by()))
+        return int(await arun(conn, _checked, self._home, "fire_now", name, _by()))
 
     def _is_ours(self, name: str) -> bool:
         return any(definition.name == name for definition in self._home.definitions())
@@ -220,7 +218,7 @@ class Schedules:
         times: dict[str, Any] = {}
         if words.keys() & {"when", "every"}:
             when = _when(words.pop("when", None), words.pop("every", None))
-            spec = Spec.make(when, "UTC")
+            spec = _spec(when, "UTC")
             times = {"cron": spec.cron} if spec.cron is not None else {"every": spec.every_seconds}
         for key in ("tz", "start", "end"):
             if key in words:
@@ -228,6 +226,8 @@ class Schedules:
                 times[key] = value.isoformat() if isinstance(value, dt.datetime) else value
         if "call" in words:
             call = words.pop("call")
+            from leasequeue.db.schedules import canonical
+
             job = _job_of(call)
             changes |= {"task": job.task, "args": canonical(job.args), "queue": job.queue, "priority": job.priority}
         policy: dict[str, Any] = {
@@ -238,11 +238,13 @@ class Schedules:
         return changes | _policy(policy), times
 
 
-def _checked(target: Target, home: Scheduled, program: Any, *args: Any, **words: Any) -> Program[Any]:
-    """A program after a look at the tables' version, once per database."""
+def _checked(target: Target, home: Scheduled, program: str, *args: Any, **words: Any) -> Program[Any]:
+    """A program of ``ops.schedules`` after a look at the tables' version, once per database."""
+    from leasequeue.ops import schedules as ops
+
     if target.database not in home.checked:
         yield from check_version(target, home.schema, home.checked)
-    return (yield from program(target, home.schema, *args, **words))
+    return (yield from getattr(ops, program)(target, home.schema, *args, **words))
 
 
 def deployed_at() -> dt.datetime | None:
@@ -281,6 +283,8 @@ def _definition(
     *,
     decorated: bool = False,
 ) -> Definition:
+    from leasequeue.db.schedules import Definition, canonical
+
     job = _job_of(call)
     made = _policy({"catch_up": catch_up, "catch_up_within": catch_up_within, "overlap": overlap, "jitter": jitter})
     return Definition(
@@ -309,7 +313,15 @@ def _when(when: str | None, every: dt.timedelta | None) -> When:
     return when if when is not None else every  # type: ignore[return-value]  # one of the two is there
 
 
+def _spec(when: When, tz: str, start: dt.datetime | None = None, end: dt.datetime | None = None) -> Spec:
+    from leasequeue.cron import Spec  # here, as all below it: an application that has no schedule starts without it
+
+    return Spec.make(when, tz, start, end)
+
+
 def _policy(given: dict[str, Any]) -> dict[str, Any]:
+    from leasequeue.tick import CATCH_UP, OVERLAP
+
     made: dict[str, Any] = {}
     for key, allowed in (("catch_up", CATCH_UP), ("overlap", OVERLAP)):
         if key in given:

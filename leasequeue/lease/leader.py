@@ -259,6 +259,8 @@ class Leader:
             log.exception("leading %r in term %s failed: it gives the lease back", hold.name, hold.term)
             reasons.append(f"{_FAILED}: {type(error).__name__}")
         finally:
+            if not lease.is_held:
+                keeper.lost(lease, "it was not renewed in time, so it is not trusted any more", known=False)
             keeper.drop(lease)  # no renewal any more: an on_lost that hangs must not keep others from leading
             self._lease = None
             self._tell()

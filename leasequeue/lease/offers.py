@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any
 from leasequeue import naming
 from leasequeue.errors import ConfigurationError
 from leasequeue.job import NAME_BYTES_MAX
-from leasequeue.lease.aleader import AsyncLeader
-from leasequeue.lease.handle import Lease, OnLost, Wish
-from leasequeue.lease.hold import SLOTS_MAX, TTL_MAX_SECONDS, TTL_MIN_SECONDS, Bid, Refused
-from leasequeue.lease.keeper import Keeper
-from leasequeue.lease.leader import Leader
 
 if TYPE_CHECKING:
     from leasequeue.db.urls import Settings
+    from leasequeue.lease.aleader import AsyncLeader
+    from leasequeue.lease.handle import Lease, OnLost, Wish
+    from leasequeue.lease.hold import Bid, Refused
+    from leasequeue.lease.keeper import Keeper
+    from leasequeue.lease.leader import Leader
+
+# What holds leases is imported where the first one is asked for, so that an application that only enqueues starts quickly.
 
 TTL = dt.timedelta(seconds=30)
 NOW = dt.timedelta(0)
@@ -81,6 +83,8 @@ class Leases:
             ConfigurationError: a value out of its range; the lease has another number of slots.
             LeaseLost: at the end of the block, where the lease was lost on the way.
         """
+        from leasequeue.lease.handle import Wish
+
         wait_seconds = None if wait is None else _seconds("wait", wait)
         return Wish(self._leases, self._bids(name, ttl, slots, owner), wait_seconds, on_lost)
 
@@ -114,6 +118,8 @@ class Leases:
             DatabaseUnavailable: it could not be asked.
             ConfigurationError: as for :meth:`lease`.
         """
+        from leasequeue.lease.handle import Wish
+
         return Wish(self._leases, self._bids(name, ttl, slots, owner), 0.0, on_lost).get()
 
     async def atry_lease(
@@ -126,6 +132,8 @@ class Leases:
         on_lost: OnLost | None = None,
     ) -> Lease | Refused:
         """The async twin of :meth:`try_lease`."""
+        from leasequeue.lease.handle import Wish
+
         return await Wish(self._leases, self._bids(name, ttl, slots, owner), 0.0, on_lost).aget()
 
     def leader(
@@ -148,6 +156,8 @@ class Leases:
                 of the ttl where that is more.
             eligible: asked before it stands and while it leads; where it says no, another leads.
         """
+        from leasequeue.lease.leader import Leader
+
         return Leader(
             self._leases, self._bids(name, ttl, 1, owner), on_elected=on_elected, on_lost=on_lost, eligible=eligible
         )
@@ -163,10 +173,15 @@ class Leases:
         eligible: Callable[[], Any] | None = None,
     ) -> AsyncLeader:
         """The async twin of :meth:`leader`; the callbacks may be ``async def``."""
+        from leasequeue.lease.aleader import AsyncLeader
+        from leasequeue.lease.leader import Leader
+
         make = partial(Leader, self._leases, self._bids(name, ttl, 1, owner))
         return AsyncLeader(make, on_elected, on_lost, eligible)
 
     def _bids(self, name: str, ttl: dt.timedelta, slots: int, owner: str | None) -> Callable[[], Bid]:
+        from leasequeue.lease.hold import SLOTS_MAX, TTL_MAX_SECONDS, TTL_MIN_SECONDS, Bid
+
         naming.check("a lease's name", name)
         ttl_seconds = _seconds("ttl", ttl)
         if not TTL_MIN_SECONDS <= ttl_seconds <= TTL_MAX_SECONDS:
@@ -174,7 +189,7 @@ class Leases:
                 f"the ttl of a lease is {TTL_MIN_SECONDS:g} s to a day, not {ttl}: a second of it is kept back, so that "
                 f"trust ends before the row does"
             )
-        if not _is_count(slots):
+        if not _is_count(slots, SLOTS_MAX):
             raise ConfigurationError(f"a lease has 1 to {SLOTS_MAX} slots, not {slots!r}")
         if owner is not None:
             naming.check("a lease's owner", owner)
@@ -197,6 +212,8 @@ class Leases:
             with _making:
                 keeper = self._keeper
                 if keeper is None or keeper.pid != os.getpid():
+                    from leasequeue.lease.keeper import Keeper
+
                     keeper = self._keeper = Keeper(self.settings(), self.schema)
         return keeper
 
@@ -206,8 +223,8 @@ def default_owner() -> str:
     return f"{socket.gethostname()}:{os.getpid()}".encode()[:NAME_BYTES_MAX].decode("utf-8", "ignore")
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= SLOTS_MAX
+def _is_count(value: object, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
 
 
 def _seconds(what: str, value: object) -> float:

@@ -7,6 +7,7 @@ import os
 import pwd
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -248,7 +249,9 @@ class _Standby:
 @pytest.fixture
 def standby(own_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Standby]:
     folder = tmp_path_factory.mktemp("standby")
-    for parent in (folder.parent, folder.parent.parent):  # ours, made by pytest for this run
+    for parent in folder.parents:  # ours, made by pytest for this run
+        if parent == Path(tempfile.gettempdir()):
+            break
         parent.chmod(0o755)
     made = _Standby(own_server, folder)
     yield made

@@ -108,7 +108,9 @@ class Mailing:
         self.until(lambda: self.count(LIVE) == 0, 30, "every job to end")
 
     def ledger(self) -> list[tuple[dt.datetime, str, str | None]]:
-        rows = self.database.execute("SELECT due_at, outcome, reason FROM leasequeue_tick ORDER BY due_at")
+        rows = self.database.execute(
+            "SELECT due_at, outcome, reason FROM leasequeue_tick WHERE outcome <> 'redefined' ORDER BY due_at"
+        )
         return [(due.astimezone(dt.UTC), outcome, reason) for due, outcome, reason in rows]
 
     def check(self) -> list[Mail]:
@@ -255,7 +257,7 @@ def test_a_crash_between_reply_and_commit_repeats_one_mail_under_the_same_id(mai
     ("catch_up", "within", "outcome", "words"),
     [
         ("all", "1.5", "missed", "s late, and catch_up is 'all' within 1.5 s"),
-        ("latest", "", "coalesced", "s late: the run of a later due time stands for it"),
+        ("latest", "", "coalesced", "s late: a later due time stands for it"),
     ],
 )
 def test_each_second_that_was_not_run_has_its_reason(
@@ -265,7 +267,7 @@ def test_each_second_that_was_not_run_has_its_reason(
     before = mailing.instance(env=env)
     mailing.until(lambda: mailing.count(SENT) >= 1, 20, "the first mails")
     assert before.stop() == 0
-    gap = "SELECT clock_timestamp() > max(due_at) + interval '2.5 seconds' FROM leasequeue_tick"
+    gap = "SELECT clock_timestamp() > max(due_at) + interval '2.5 seconds' FROM leasequeue_tick WHERE outcome <> 'redefined'"
     mailing.until(lambda: mailing.database.scalar(gap), 10, "some seconds to pass without a worker")
     mailing.instance(env=env)
     skipped = f"SELECT max(due_at) FROM leasequeue_tick WHERE outcome = '{outcome}'"

@@ -142,7 +142,7 @@ def test_each_connection_is_terminated_in_turn(database: Database, worker: Start
     before = set(started.children())
     with load(database) as running:
         progress(database)
-        until(lambda: len(connections(database)) == 4, 5, "all connections")
+        until(lambda: len(connections(database)) == 5, 5, "all connections")
         for pid, name, _ in connections(database):
             database.execute("SELECT pg_terminate_backend(%s)", (pid,))
             until(partial(_replaced, database, pid, name), 10, f"{name} to connect again")
