@@ -336,6 +336,9 @@ def _application(options: WorkerOptions) -> tuple[LeaseQueue, Settings]:
 def _settings(lq: LeaseQueue, options: WorkerOptions) -> Settings:
     """Where this process works.
 
+    The names of the databases are compared, not their addresses: the way of the application may lead through a pooler and
+    that of the worker past it.
+
     Raises:
         ConfigurationError: the application configures another database than --url names: its handlers would write there,
             and complete their jobs here.
