@@ -274,7 +274,7 @@ class LeaseLost(LeaseQueueError):
         tail = f" ({found})" if found else ""
         super().__init__(
             f"the lease on {name} in term {term} is lost{tail}: "
-            f"stop this work and let its transaction roll back; the present holder does it"
+            f"stop this work and let its transaction roll back; whoever holds it next does it"
         )
         self.name = name
         self.term = term

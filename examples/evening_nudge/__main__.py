@@ -23,7 +23,8 @@ from leasequeue import LeaseQueue, embedded, schema
 
 LOCKS = """SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'
 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
-LEDGER = "SELECT outcome, reason, count(*) FROM leasequeue_tick GROUP BY 1, 2 ORDER BY min(due_at)"
+LEDGER = "SELECT outcome, reason, count(*) FROM leasequeue_tick WHERE outcome <> 'redefined' GROUP BY 1, 2 ORDER BY min(due_at)"
+CHANGES = "SELECT reason FROM leasequeue_tick WHERE outcome = 'redefined' ORDER BY due_at"
 SUBSCRIBERS = "INSERT INTO subscriber SELECT n, 'user' || n || '@example.org', 1, 0 FROM generate_series(1, 12) AS n"
 LIVE = "SELECT count(*) FROM leasequeue_job"
 TTL_SECONDS = 2
@@ -82,6 +83,8 @@ def is_now(query: Callable[[str], list[tuple[object, ...]]], receiver: Receiver,
             instance.wait()
     for outcome, reason, count in query(LEDGER):
         print(f"{count} ticks {outcome}{f': {reason}' if reason else ''}")
+    changes = [reason for (reason,) in query(CHANGES)]
+    print(f"{len(changes)} changes: {'; '.join(changes)}")
     ids = {(mail.tick, mail.recipient): set[str]() for mail in receiver.mails}
     for mail in receiver.mails:
         ids[mail.tick, mail.recipient].add(mail.message_id)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import datetime as dt
+import logging
 import os
 import signal
 import subprocess
@@ -47,6 +48,8 @@ def run_as_holder(
     Raises:
         DatabaseUnavailable: the database cannot be asked; the command was not started.
     """
+    # What is said of the lease is said below, once.
+    logging.getLogger("leasequeue").addHandler(logging.NullHandler())
     # No pid in it: a thousand calls by cron are one who was refused.
     owner = f"{who} ({Path(command[0]).name})".encode("utf-8", "replace")[:NAME_BYTES_MAX].decode("utf-8", "ignore")
     lease = lq.lease(name, ttl=ttl, wait=wait, slots=slots, owner=owner).get()

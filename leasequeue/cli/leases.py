@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from leasequeue.cli.database import database_options, desk
+from leasequeue.cli.listing import Listing
 
 if TYPE_CHECKING:
     from leasequeue.ops import leases as ops
@@ -40,9 +41,12 @@ def who() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-@click.group()
+@click.group(cls=Listing)
 def leases() -> None:
-    """Leadership, locks and semaphores: who holds them, who asks, what happened."""
+    """Leadership, locks and semaphores: who holds them, who asks, what happened; all of them, or the one of NAME.
+
+    A DURATION is 30s, 5m, 2h, 1d, or a number of seconds.
+    """
 
 
 @leases.command("list", short_help="All leases, and who asks for them.")

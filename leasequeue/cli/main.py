@@ -143,7 +143,7 @@ def _reader_gone() -> int:
 @click.version_option(version("leasequeue"), prog_name="leasequeue")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 def main(debug: bool) -> None:
-    """Background jobs on the PostgreSQL that an application already has."""
+    """Jobs, schedules and leadership on the PostgreSQL that an application already has."""
 
 
 if __name__ == "__main__":

@@ -11,7 +11,9 @@ import click
 
 from leasequeue.cli.database import database_options, desk, desk_at, where
 from leasequeue.cli.leases import read_duration, who
+from leasequeue.cli.listing import Listing
 from leasequeue.errors import ConfigurationError
+from leasequeue.moment import say
 
 if TYPE_CHECKING:
     from leasequeue.db.program import Program
@@ -19,26 +21,13 @@ if TYPE_CHECKING:
     from leasequeue.ops.asking import Desk
 
 
-class _Schedules(click.Group):
-    """``leasequeue schedules`` lists, ``leasequeue schedules NAME`` shows one, anything else is a subcommand."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        first = next((place for place, word in enumerate(args) if not word.startswith("-")), None)
-        takes_value = {"--url", "--schema", "--ticks"}
-        while first is not None and first > 0 and args[first - 1] in takes_value:
-            first = next((place for place in range(first + 1, len(args)) if not args[place].startswith("-")), None)
-        if first is None and not {"--help", "-h"} & set(args):
-            args = ["list", *args]
-        elif first is not None and args[first] in self.commands:
-            args = [args[first], *args[:first], *args[first + 1 :]]  # its options may stand before it
-        elif first is not None:
-            args = ["show", *args]
-        return super().parse_args(ctx, args)
-
-
-@click.group(cls=_Schedules, subcommand_metavar="[NAME] | COMMAND [ARGS]...")
+@click.group(cls=Listing)
 def schedules() -> None:
     """What is due when, and what became of it: all schedules, or the one of NAME with its ledger.
+
+    The options of `list` and `show` may be given without them. A schedule is live, paused, ended (nothing is due any more),
+    overdue, vanished (no live worker registers it, or knows its task) or broken (its times cannot be read). A DURATION is
+    30s, 5m, 2h, 1d, or a number of seconds.
 
     One that is named like a command is shown by `leasequeue schedules show NAME`, one whose name begins with a dash by
     `leasequeue schedules show -- NAME`.
@@ -197,8 +186,8 @@ def add(url: str | None, schema: str | None, name: str, task: str, **words: Any)
         raise click.UsageError("give one of --cron and --every")
     made: dict[str, Any] = {"args": "{}", "queue": "default", "priority": 0, "spec": ops.retimed(None, times)} | changes
     with desk(url, schema) as open_desk:
-        _drive(open_desk, ops.add(_target(), open_desk.schema, Definition(name=name, **made), who()))
-    click.echo(f"schedule {name!r} is added")
+        first = _drive(open_desk, ops.add(_target(), open_desk.schema, Definition(name=name, **made), who()))
+    click.echo(f"schedule {name!r} is added; first due {say(first)}")
 
 
 @schedules.command(short_help="Change a schedule that was added at run time.")
@@ -260,7 +249,7 @@ def _pause(url: str | None, schema: str | None, name: str, paused: bool) -> None
 @database_options
 @click.argument("name")
 def run_(url: str | None, schema: str | None, name: str) -> None:
-    """Enqueue the job of a schedule now, beside its due times."""
+    """Enqueue the job of a schedule now, beside its due times, whatever --overlap says; its tick is this moment."""
     from leasequeue.ops import schedules as ops
 
     with desk(url, schema) as open_desk:
@@ -272,7 +261,10 @@ def run_(url: str | None, schema: str | None, name: str) -> None:
 @database_options
 @click.argument("app", envvar="LEASEQUEUE_APP")
 def sync(url: str | None, schema: str | None, app: str) -> None:
-    """Write the schedules of APP's code, whatever release wrote them last. Runs the application's imports here."""
+    """Write the schedules of APP's code, whatever release wrote them last, and also over one that was added at run time.
+
+    They stay until a release that is deployed later starts. Runs the application's imports here.
+    """
     import os
 
     from leasequeue.ops import schedules as ops

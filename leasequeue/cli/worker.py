@@ -153,7 +153,7 @@ def dev(folder: Path, port: int | None, **words: Any) -> None:
         os.environ.setdefault("LEASEQUEUE_DEPLOYED_AT", dt.datetime.now(dt.UTC).isoformat())
         if not os.environ.get("DATABASE_URL"):
             os.environ["DATABASE_URL"] = url
-        _say(f"for other shells: export LEASEQUEUE_URL_FILE={folder / 'url'}")
+        _say(f"for other shells: export LEASEQUEUE_URL_FILE={(folder / 'url').resolve()}")
         _run(options)
 
 

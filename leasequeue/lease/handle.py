@@ -115,12 +115,20 @@ class Lease:
             ConfigurationError: the transaction is REPEATABLE READ or SERIALIZABLE; ``conn`` is not accepted.
         """
         self.check()
-        run(conn, fence_held, self._keeper.schema, self.name, self.slot, self.term, str(self.hold.holder))
+        try:
+            run(conn, fence_held, self._keeper.schema, self.name, self.slot, self.term, str(self.hold.holder))
+        except LeaseLost as error:
+            self._keeper.lost(self, error.found, known=True)
+            raise
 
     async def afence(self, conn: AsyncConn, /) -> None:
         """The async twin of :meth:`fence`."""
         self.check()
-        await arun(conn, fence_held, self._keeper.schema, self.name, self.slot, self.term, str(self.hold.holder))
+        try:
+            await arun(conn, fence_held, self._keeper.schema, self.name, self.slot, self.term, str(self.hold.holder))
+        except LeaseLost as error:
+            self._keeper.lost(self, error.found, known=True)
+            raise
 
     def release(self, reason: str | None = None) -> None:
         """Give it back; may be called again. Who waits for it is told at once.

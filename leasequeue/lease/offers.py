@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import inspect
 import os
 import socket
 import threading
@@ -155,8 +156,16 @@ class Leases:
             on_lost: called when it leads no more, for whatever reason, before another can: it has a second, or a fifth
                 of the ttl where that is more.
             eligible: asked before it stands and while it leads; where it says no, another leads.
+
+        The block begins at once: ``me.wait()`` waits until this candidate leads. ``on_elected`` and ``on_lost`` are called
+        with it.
+
+        Raises:
+            ConfigurationError: a value out of its range, or a callback that takes no argument.
         """
         from leasequeue.lease.leader import Leader
+
+        _check_callbacks(on_elected=on_elected, on_lost=on_lost)
 
         return Leader(
             self._leases, self._bids(name, ttl, 1, owner), on_elected=on_elected, on_lost=on_lost, eligible=eligible
@@ -176,6 +185,7 @@ class Leases:
         from leasequeue.lease.aleader import AsyncLeader
         from leasequeue.lease.leader import Leader
 
+        _check_callbacks(on_elected=on_elected, on_lost=on_lost)
         make = partial(Leader, self._leases, self._bids(name, ttl, 1, owner))
         return AsyncLeader(make, on_elected, on_lost, eligible)
 
@@ -221,6 +231,19 @@ class Leases:
 def default_owner() -> str:
     """Host and pid. Shown to people; never compared: the holder is a UUID of its own for each acquisition."""
     return f"{socket.gethostname()}:{os.getpid()}".encode()[:NAME_BYTES_MAX].decode("utf-8", "ignore")
+
+
+def _check_callbacks(**callbacks: Callable[..., object] | None) -> None:
+    """One that cannot be called with the candidate would fail at each election, over and over."""
+    for name, callback in callbacks.items():
+        if callback is None:
+            continue
+        try:
+            inspect.signature(callback).bind(object())
+        except TypeError:
+            raise ConfigurationError(f"{name} is called with the candidate: write `def {name}(me): ...`") from None
+        except ValueError:
+            continue  # a builtin that does not say what it takes
 
 
 def _is_count(value: object, most: int) -> bool:

@@ -102,7 +102,8 @@ def _judge(row: Row, definition: Definition, release: Release) -> tuple[Synced, 
     found = row.meta.get("releases")
     releases = {k: v for k, v in found.items() if isinstance(v, int | float)} if isinstance(found, dict) else {}
     identity = _identity(definition, release)
-    deployed = release.deployed_at.timestamp() if release.deployed_at else releases.get(identity, now.timestamp())
+    first_seen = now.timestamp() if release.force else releases.get(identity, now.timestamp())
+    deployed = release.deployed_at.timestamp() if release.deployed_at and not release.force else first_seen
     seen = identity in releases
     releases[identity] = deployed
     kept = dict(sorted(releases.items(), key=lambda item: item[1])[-_RELEASES_KEPT:])
@@ -126,9 +127,9 @@ def _judge(row: Row, definition: Definition, release: Release) -> tuple[Synced, 
         return (
             Synced(
                 name, "kept",
-                f"schedule {name!r} is kept as release {row.release or 'without a name'} of {say(moment(row.deployed_at))} "
-                f"defined it: the code here is older. Where it is not, name each release (LEASEQUEUE_RELEASE) or say when it "
-                f"was deployed (LEASEQUEUE_DEPLOYED_AT), or write it by hand: leasequeue schedules sync APP",
+                f"schedule {name!r} keeps the definition of release {row.release or 'without a name'} of "
+                f"{say(moment(row.deployed_at))}, which counts as newer than the code here. If this code is the newer: "
+                f"leasequeue schedules sync APP; or say so from now on, by LEASEQUEUE_DEPLOYED_AT, or a new LEASEQUEUE_RELEASE",
             ),
             None,
         )  # fmt: skip
@@ -140,18 +141,20 @@ def _judge(row: Row, definition: Definition, release: Release) -> tuple[Synced, 
     return Synced(name, "changed", f"schedule {name!r}: {changed}"), words
 
 
-def add(target: Target, schema: str, definition: Definition, by: str) -> Program[None]:
-    """Add a schedule at run time.
+def add(target: Target, schema: str, definition: Definition, by: str) -> Program[dt.datetime | None]:
+    """Add a schedule at run time; when it is first due.
 
     Raises:
         DuplicateSchedule: there is one of that name.
     """
     known = schedule_statements(schema)
     now = (yield known.now, {})[0][0]
-    if not (yield known.insert, params(definition, next_at=_spec(definition).after(now)) | {"by": by}):
+    first = _spec(definition).after(now)
+    if not (yield known.insert, params(definition, next_at=first) | {"by": by}):
         row = yield from read(schema, definition.name)
         where = "in the code" if row is not None and row.definition.decorated else "added at run time"
         raise DuplicateSchedule(definition.name, where)
+    return first
 
 
 def change(

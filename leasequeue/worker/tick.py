@@ -277,5 +277,6 @@ class Ticker(Loop):
         else:
             log.info(
                 "schedule %r: %s of its due times up to %s",
-                each.name, ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items())), each.next_at,
+                each.name, ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items())),
+                max(at for at, _, _ in rows if at is not None),
             )  # fmt: skip

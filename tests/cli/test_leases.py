@@ -255,3 +255,9 @@ def test_every_command_has_help(run: Run, words: tuple[str, ...]) -> None:
     assert done.exit_code == 0
     assert done.stdout.startswith(f"Usage: {' '.join(['leasequeue', 'leases', *words])} ")
     assert "..." not in done.stdout.partition("Commands:")[2]  # no sentence is cut off
+
+
+def test_leases_alone_lists_and_a_name_shows(run: Run, database: Database, lease: Lease) -> None:
+    lease("report")
+    assert "report" in run("leases", "--url", database.url).stdout
+    assert "History" in run("leases", "report", "--url", database.url).stdout

@@ -312,7 +312,8 @@ def test_sync_says_what_is_wrong(schedules: Schedules, run: Run, database: Datab
 )
 def test_names_of_any_kind(schedules: Schedules, database: Database, rows: Rows, name: str) -> None:
     rows.worker()
-    assert good(schedules("add", "--task", "t", "--every", "5m", "--", name)) == f"schedule {name!r} is added\n"
+    added = good(schedules("add", "--task", "t", "--every", "5m", "--", name))
+    assert added.startswith(f"schedule {name!r} is added; first due 2")
     (listed,) = json.loads(good(schedules("--json")))
     assert listed["name"] == name
     detail = json.loads(good(schedules("show", "--json", "--", name)))

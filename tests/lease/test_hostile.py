@@ -237,3 +237,23 @@ def test_any_reason_can_be_written(database: Database, make: Make) -> None:
     reason: Any = database.scalar("SELECT reason FROM leasequeue_lease_event WHERE event = 'released'")
     assert reason.startswith("a NUL \\0 and a lone surrogate \\ud800 xx")
     assert len(reason) == 500
+
+
+def test_a_fence_that_is_refused_is_a_loss(database: Database, make: Make) -> None:
+    """The server has said it: nothing may pass after that, not even for the rest of the trusted time."""
+    lq = make(database)
+    lease = lq.try_lease("x", ttl=dt.timedelta(seconds=30))
+    assert isinstance(lease, Lease)
+    database.execute("UPDATE leasequeue_lease SET holder = gen_random_uuid(), term = term + 1")
+    with pytest.raises(LeaseLost), lq.begin() as conn:
+        lease.fence(conn)
+    assert lease.lost.is_set()
+    with pytest.raises(LeaseLost, match="refused by the server"):
+        lease.check()
+
+
+def test_callbacks_that_take_no_argument_are_refused_at_once(make: Make) -> None:
+    lq = make("postgresql://nobody@127.0.0.1:1/nothing")
+    with pytest.raises(ConfigurationError, match=r"def on_lost\(me\)"):
+        lq.leader("s", on_elected=lambda me: None, on_lost=lambda: None)  # type: ignore[arg-type,misc]
+    lq.leader("s", on_elected=print)

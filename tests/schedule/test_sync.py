@@ -75,6 +75,14 @@ def test_blue_and_green_start_again_and_again(database: Database, write: Writer)
     assert write(NEW, dataclasses.replace(green, force=True)) == "changed"
 
 
+def test_what_was_written_by_hand_stays_until_something_newer(write: Writer) -> None:
+    named, by_hand = Release("r3"), Release(force=True)
+    assert write(OLD, named) == "added"
+    assert write(NEW, by_hand) == "changed"
+    assert write(OLD, named) == "kept", "a restart of the release that was overridden"
+    assert write(OLD, Release("r4")) == "changed"
+
+
 def test_releases_without_a_name(write: Writer) -> None:
     """Each definition is then a release of its own, as old as its first appearance."""
     nameless = Release()
