@@ -231,8 +231,11 @@ def test_a_paused_one_is_accounted_for(database: Database, hand: MakeHand) -> No
     ticker.link.run(known.pause.text, {"name": "s", "paused": False, "by": "a test"})
     ticker.run_until(time.monotonic() + 2.2)
     rows = ledger(database, "s")
-    assert [outcome for _, outcome in rows] == sorted((outcome for _, outcome in rows), reverse=True)
-    assert rows[-1][1] == "fired"
+    found = [outcome for _, outcome in rows]
+    resumed = len([outcome for outcome in found if outcome == "paused"])
+    assert set(found[:resumed]) == {"paused"}
+    assert set(found[resumed:]) <= {"coalesced", "fired"}  # a busy machine is late, and says so
+    assert found[-1] == "fired"
     assert [at for at, _ in rows] == [rows[0][0] + dt.timedelta(seconds=n) for n in range(len(rows))]
 
 
