@@ -96,6 +96,7 @@ class Keeper:
 
     @contextlib.contextmanager
     def _run(self) -> Iterator[Run]:
+        self._start()  # first: where the system starts no thread, nothing is taken that nobody would renew
         # A database that is away must not keep the threads of a process waiting for each other, one after another.
         if not self._front_lock.acquire(timeout=BOUND_SECONDS):
             raise DatabaseUnavailable("the database has not answered another thread's question about a lease")
@@ -117,7 +118,6 @@ class Keeper:
         finally:
             self._front_used = time.monotonic()
             self._front_lock.release()
-        self._start()
 
     def ask(self, bid: Bid) -> Hold | Refused:
         """Ask once, and once more where the first question's outcome is unknown. Waits for the database, not for the lease.
@@ -183,7 +183,7 @@ class Keeper:
             try:
                 with self._run() as run:
                     bid.note_refused(run, refused, count)
-            except (DatabaseUnavailable, psycopg.Error) as error:
+            except (LeaseQueueError, psycopg.Error) as error:
                 log.warning("a refusal of the lease %r could not be written down: %s", bid.name, error)
 
     # What is kept
@@ -261,8 +261,10 @@ class Keeper:
         with self._changed:
             if self._running or self._closed:
                 return
-            # Both or none: a lease that nobody renews, or whose end nobody sees, must not be given out.
-            self._guard.start()
+            # A lease that nobody renews, or whose end nobody sees, must not be given out: what could not be started is
+            # tried again, and only that.
+            if not self._guard.is_alive():
+                self._guard.start()
             self._renewer.start()
             self._running = True
 

@@ -101,6 +101,31 @@ def test_duties_that_cannot_begin(database: Database, make: Make, monkeypatch: p
         assert me.is_leader
 
 
+def test_a_thread_that_cannot_start_takes_no_lease(
+    database: Database, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is held that nobody would renew, and the next question starts what is missing."""
+    real = threading.Thread.start
+    failed = threading.Event()
+
+    def start(self: threading.Thread) -> None:
+        if self.name == "leasequeue-lease-renewer" and not failed.is_set():
+            failed.set()
+            raise RuntimeError("can't start new thread")
+        real(self)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    lq = make(database)
+    with pytest.raises(RuntimeError, match="new thread"):
+        lq.try_lease("x", ttl=TTL)
+    assert failed.is_set()
+    assert database.scalar("SELECT count(*) FROM leasequeue_lease") == 0
+    lease = lq.try_lease("x", ttl=TTL)
+    assert isinstance(lease, Lease)
+    renewed = database.scalar("SELECT renewed_at FROM leasequeue_lease")
+    until(lambda: database.scalar("SELECT renewed_at FROM leasequeue_lease") > renewed, 3)
+
+
 @pytest.mark.parametrize("how", ["release", "dispose"])
 def test_on_lost_comes_before_another_leads_whoever_ends_it(database: Database, make: Make, how: str) -> None:
     order: list[str] = []
