@@ -111,13 +111,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("database", ways, indirect=True)
 
 
-_TIMED = (
-    "tests/process/",
-    "tests/lease/test_le",
-    "tests/lease/test_fence",
-    "tests/lease/test_pro",
-    "tests/schedule/test_pro",
-)
+_TIMED = ("tests/process/", "tests/schedule/test_pro")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
