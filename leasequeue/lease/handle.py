@@ -111,8 +111,9 @@ class Lease:
             conn: a synchronous connection of any accepted kind, in a READ COMMITTED transaction.
 
         Raises:
-            LeaseLost: it is not held; let the transaction roll back.
-            ConfigurationError: the transaction is REPEATABLE READ or SERIALIZABLE; ``conn`` is not accepted.
+            LeaseLost: it is not held; let the transaction roll back. The lease counts as lost from then on.
+            ConfigurationError: the transaction is REPEATABLE READ or SERIALIZABLE, there is none (autocommit), or ``conn`` is
+                not accepted.
         """
         self.check()
         try:

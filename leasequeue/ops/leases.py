@@ -14,6 +14,7 @@ LIMIT = 1000
 EVENTS_SHOWN = 20
 LOCKED_SECONDS = 2.0
 _PAUSE_SECONDS = 0.05
+_ROUNDS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +177,7 @@ def resize(desk: Desk, name: str, slots: int) -> int:
 
     Raises:
         ConfigurationError: there is no such lease; the first who asks for it decides.
+        LeaseNotTaken: others change it all the time.
     """
     before = list_leases(desk, name)
     if not before:
@@ -183,6 +185,8 @@ def resize(desk: Desk, name: str, slots: int) -> int:
             f"there is no lease {name!r} yet: the first who asks for it decides how many slots it has"
         )
     # Again while a slot that was being created meanwhile still says the old number.
-    while any(row.slots != slots for row in list_leases(desk, name)):
+    for _ in range(_ROUNDS):
+        if all(row.slots == slots for row in list_leases(desk, name)):
+            return before[0].slots
         desk.ask("resize", {"name": name, "slots": slots})
-    return before[0].slots
+    raise LeaseNotTaken(name, "somebody else changes its slots at the same time: see `leasequeue leases`", 0)
