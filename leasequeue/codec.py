@@ -11,7 +11,7 @@ import functools
 import inspect
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from leasequeue.annotations import resolve
@@ -103,6 +103,17 @@ class Signature:
                     f"out the / in its signature"
                 )
         return cls(function, signature)
+
+    @property
+    def parameters(self) -> Mapping[str, inspect.Parameter]:
+        """The function's parameters by name."""
+        return self._signature.parameters
+
+    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """All arguments of a call that :meth:`bind` accepted, defaults included."""
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return bound.arguments
 
     @functools.cached_property
     def returns(self) -> Any:

@@ -26,6 +26,11 @@ class NewJob:
         max_attempts: None means the task's own default at the time when it runs.
         unique_key: at most one live job carries it; None means that any number may live.
         meta: JSON text of an object, or None.
+        expires_seconds: not started this long after it was due, it ends as expired; None means never.
+        start_by: the same as a time of its own, timezone-aware; None where there is none.
+        unique_until: ``s`` where the key is free again once the job has started, None where only once it has ended.
+        limit_key: the gate at which it waits; None means that it passes none.
+        limit_max, rate_max, rate_seconds: the limit that the job brings along for its key, where no other is set for it.
     """
 
     task: str
@@ -37,6 +42,13 @@ class NewJob:
     max_attempts: int | None = None
     unique_key: str | None = None
     meta: str | None = None
+    expires_seconds: float | None = None
+    start_by: dt.datetime | None = None
+    unique_until: str | None = None
+    limit_key: str | None = None
+    limit_max: int | None = None
+    rate_max: int | None = None
+    rate_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,9 @@ from leasequeue.db.program import Checked, arun, run
 from leasequeue.db.urls import Settings
 from leasequeue.errors import ConfigurationError
 from leasequeue.job import Job, NewJob
+from leasequeue.keys import KeyLike
 from leasequeue.lease.offers import Leases
+from leasequeue.limit import RateLike
 from leasequeue.middleware import Chain, Handler
 from leasequeue.schedule import Scheduled
 from leasequeue.task import AsyncTask, Call, P, R, Registry, Task, Upgrade
@@ -192,6 +194,10 @@ class LeaseQueue(Scheduled, Leases, Opens):
         max_attempts: int = 8,
         timeout: dt.timedelta | None = None,
         upgrade: Upgrade | None = None,
+        limit: int | None = None,
+        rate: RateLike | None = None,
+        limit_key: KeyLike | None = None,
+        fair_key: KeyLike | None = None,
     ) -> Decorator:
         """Make a function a task: ``@lq.task()`` above a ``def`` or an ``async def``.
 
@@ -205,6 +211,13 @@ class LeaseQueue(Scheduled, Leases, Opens):
             timeout: cancels an attempt that runs longer; None means no bound.
             upgrade: called on the worker with the stored arguments (raw JSON values by name) when they do not
                 bind to the function; returns those that do.
+            limit: jobs that run at once, over all workers: of each key where there is a ``limit_key``, else of this
+                task. 1 makes each key serial: in the order of priority, due time and id. None: no bound of this kind.
+            rate: jobs that start in any span of time, counted likewise: ``"100/10s"``, or ``(100, timedelta)``. The
+                window slides. None: no bound of this kind.
+            limit_key: a text, or a function of some of the task's parameters, by name, that gives one (None: the call is
+                not limited). Keys belong to the schema: two tasks that give the same key share its limit.
+            fair_key: the same, for keys (tenants, say) that share the workers in turn however many jobs each has.
 
         Raises:
             DuplicateTask: another function has the name, or one of the aliases.
@@ -227,6 +240,10 @@ class LeaseQueue(Scheduled, Leases, Opens):
                 max_attempts=max_attempts,
                 timeout=timeout,
                 upgrade=upgrade,
+                limit=limit,
+                rate=rate,
+                limit_key=limit_key,
+                fair_key=fair_key,
             )
             self.registry.add(made)
             return made

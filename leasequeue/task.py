@@ -15,7 +15,10 @@ from leasequeue.db.enqueue import enqueue_one
 from leasequeue.db.kinds import AsyncConn, SyncConn
 from leasequeue.db.program import Checked, arun, run
 from leasequeue.errors import ConfigurationError, DuplicateTask, UnknownTask
+from leasequeue.gate import gate
 from leasequeue.job import PRIORITY_MAX, PRIORITY_MIN, Job, NewJob
+from leasequeue.keys import KeyLike
+from leasequeue.limit import RateLike
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -61,6 +64,7 @@ class Task(Generic[P, R]):
         upgrade: turns the stored arguments of an older release, a dict of raw JSON values, into those of this
             one; called on the worker when they do not bind. None where there is none.
         signature: how arguments are checked, encoded and decoded.
+        gate: the limit that its jobs wait at; None: they pass none.
     """
 
     def __init__(
@@ -74,6 +78,10 @@ class Task(Generic[P, R]):
         max_attempts: int = 8,
         timeout: dt.timedelta | None = None,
         upgrade: Upgrade | None = None,
+        limit: int | None = None,
+        rate: RateLike | None = None,
+        limit_key: KeyLike | None = None,
+        fair_key: KeyLike | None = None,
     ) -> None:
         for text in (name, *aliases):
             naming.check("a task's name", text)
@@ -90,6 +98,7 @@ class Task(Generic[P, R]):
         self.upgrade = upgrade
         self.is_async = inspect.iscoroutinefunction(function)
         self.signature = Signature.of(function)
+        self.gate = gate(name, self.signature, limit=limit, rate=rate, limit_key=limit_key, fair_key=fair_key)
         # The look of the function, so that a documentation tool or a debugger shows it; not __wrapped__, by
         # which inspect would take the task for the function itself.
         self.__name__ = getattr(function, "__name__", name)
@@ -158,6 +167,10 @@ class Task(Generic[P, R]):
         queue: str | None = None,
         max_attempts: int | None = None,
         unique_key: str | None = None,
+        limit: int | None = None,
+        rate: RateLike | None = None,
+        limit_key: str | None = None,
+        fair_key: str | None = None,
     ) -> Self:
         """A copy of this task that enqueues with these options; this task stays as it is.
 
@@ -172,6 +185,8 @@ class Task(Generic[P, R]):
             max_attempts: the number of the last attempt, at least 1.
             unique_key: while a live job carries this key, none is created: ``enqueue`` returns the live one,
                 with ``created`` False. At most 512 bytes. Keys belong to the schema, not to the task.
+            limit, rate, limit_key, fair_key: as for ``@lq.task``, in place of what that says about limits: all four are
+                replaced when one is given.
 
         Raises:
             ConfigurationError: a value out of its range, or ``delay`` together with ``run_at``.
@@ -192,18 +207,31 @@ class Task(Generic[P, R]):
             copied._attempts = max_attempts
         if unique_key is not None:
             copied._unique_key = naming.check("a unique_key", unique_key)
+        copied.gate = (
+            gate(self.name, self.signature, limit=limit, rate=rate, limit_key=limit_key, fair_key=fair_key) or self.gate
+        )
         return copied
 
     def _job(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
+        text = self.signature.bind(self.name, args, kwargs)
+        controls: dict[str, Any] = {}
+        if self.gate is not None:
+            arguments = self.signature.arguments(args, kwargs) if self.gate.needs_arguments else {}
+            key = self.gate.key(arguments)
+            if key is not None:
+                bounds = self.gate.limit
+                controls |= {"limit_key": key, "limit_max": bounds.running}
+                controls |= {"rate_max": bounds.rate, "rate_seconds": bounds.rate_seconds}
         return NewJob(
             self.name,
             self.queue,
-            self.signature.bind(self.name, args, kwargs),
+            text,
             self._priority,
             self._delay_seconds,
             self._run_at,
             self._attempts,
             self._unique_key,
+            **controls,
         )
 
     def __repr__(self) -> str:

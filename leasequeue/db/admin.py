@@ -12,42 +12,53 @@ from __future__ import annotations
 
 from functools import cache
 
+from leasequeue.db.jobs import CHILDLESS, FAILED, HISTORY, wake
 from leasequeue.db.names import qualify
 
 _MAKE_AVAILABLE = """WITH k AS MATERIALIZED (
     SELECT id, available_at FROM {s}.leasequeue_job
-    WHERE id = %(id)s AND state = 'r' AND available_at > now() FOR UPDATE SKIP LOCKED
+    WHERE id = %(id)s AND state IN ('r', 'g') AND available_at > now() FOR UPDATE SKIP LOCKED
+), u AS (
+    UPDATE {s}.leasequeue_job AS job SET available_at = clock_timestamp()
+    FROM k WHERE job.id = k.id
+    RETURNING job.id, extract(epoch FROM k.available_at)::float8 AS was_due, job.queue, job.limit_key
+), w AS (
+    INSERT INTO {s}.leasequeue_wake (queue, key) SELECT queue, limit_key FROM u WHERE limit_key IS NOT NULL
 )
-UPDATE {s}.leasequeue_job AS job SET available_at = clock_timestamp()
-FROM k WHERE job.id = k.id RETURNING job.id, extract(epoch FROM k.available_at)::float8, job.queue"""
+SELECT id, was_due, queue FROM u"""
 
-# The new job carries a link to the old one and the old one to the new, so that a second retry is noticed. What the
-# history does not keep (priority, max_attempts, unique_key) is the default again.
+# The new job carries a link to the old one and the old one to the new, so that a second retry is noticed. Its unique key
+# is not taken again: another job may hold it by now.
 _RETRY_FINISHED = """WITH old AS MATERIALIZED (
-    SELECT id, queue, task, args, meta FROM {s}.leasequeue_finished
+    SELECT id, queue, task, args, meta, options FROM {s}.leasequeue_finished
     WHERE id = %(id)s AND outcome IN ('failed', 'cancelled', 'expired')
       AND (%(again)s OR meta -> 'retried_as' IS NULL)
     FOR UPDATE
 ), new AS (
-    INSERT INTO {s}.leasequeue_job (queue, task, args, meta)
+    INSERT INTO {s}.leasequeue_job (queue, task, args, meta, priority, max_attempts, state,
+        limit_key, limit_max, rate_max, rate_seconds)
     SELECT queue, task, args, coalesce(meta, '{{}}') - ARRAY['put_back', 'returned', 'retried_as']
-        || jsonb_build_object('retry_of', id)
-    FROM old RETURNING id, queue
+            || jsonb_build_object('retry_of', id),
+        coalesce((options ->> 'priority')::smallint, 0), (options ->> 'max_attempts')::int,
+        CASE WHEN options ->> 'limit_key' IS NULL THEN 'r' ELSE 'g' END::"char", options ->> 'limit_key',
+        (options ->> 'limit_max')::int, (options ->> 'rate_max')::int, (options ->> 'rate_seconds')::float8
+    FROM old RETURNING id, queue, limit_key
+), w AS (
+    INSERT INTO {s}.leasequeue_wake (queue, key) SELECT queue, limit_key FROM new WHERE limit_key IS NOT NULL
 )
 UPDATE {s}.leasequeue_finished AS job
 SET meta = coalesce(job.meta, '{{}}') || jsonb_build_object('retried_as', new.id)
 FROM old, new WHERE job.id = old.id RETURNING new.id, new.queue"""
 
-_CANCEL_WAITING = """WITH k AS MATERIALIZED (
-    SELECT id FROM {s}.leasequeue_job WHERE id = %(id)s AND (state <> 'l' OR expires_at < now())
+_CANCEL_WAITING = f"""WITH k AS MATERIALIZED (
+    SELECT id FROM {{s}}.leasequeue_job WHERE id = %(id)s AND children IS NULL AND (state <> 'l' OR expires_at < now())
     FOR UPDATE SKIP LOCKED
 ), d AS (
-    DELETE FROM {s}.leasequeue_job WHERE id = ANY(ARRAY(SELECT id FROM k))
-    RETURNING id, queue, task, args, attempt, abandoned, created_at, claimed_at, meta
-)
-INSERT INTO {s}.leasequeue_finished
-    (id, queue, task, args, outcome, attempt, abandoned, enqueued_at, started_at, finished_at, meta, error)
-SELECT id, queue, task, args, 'cancelled', attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta, %(reason)s
+    DELETE FROM {{s}}.leasequeue_job WHERE {CHILDLESS} RETURNING {FAILED}
+), {wake("d")}
+INSERT INTO {{s}}.leasequeue_finished ({HISTORY}, meta, options, error)
+SELECT id, queue, task, args, 'cancelled', attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta, options,
+    %(reason)s
 FROM d RETURNING id, queue"""
 
 _REQUEST_CANCEL = """WITH k AS MATERIALIZED (

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from sqlalchemy import (
     ARRAY,
@@ -24,6 +24,7 @@ from sqlalchemy import (
     SmallInteger,
     Text,
     bindparam,
+    case,
     cast,
     exists,
     func,
@@ -38,7 +39,7 @@ from sqlalchemy.dialects.postgresql import insert as pg_insert
 from leasequeue.db import version
 from leasequeue.db.names import channel
 from leasequeue.db.program import Checked, Params, Program, Statement, Target, sqlstate
-from leasequeue.db.tables import tables
+from leasequeue.db.tables import Char, tables
 from leasequeue.errors import DatabaseUnavailable, SchemaMismatch
 
 if TYPE_CHECKING:
@@ -113,6 +114,18 @@ def _restless(key: object) -> DatabaseUnavailable:
     )
 
 
+class _Shape(NamedTuple):
+    """What an insert of one job has beside its queue, task and arguments: each shape is a statement of its own."""
+
+    special: bool
+    lane: bool
+    scheduled: bool
+    unique: bool
+    notifies: bool
+    controlled: bool = False
+    gated: bool = False
+
+
 def _insert_one(schema: str, job: NewJob, scheduled: bool, notifies: bool) -> tuple[Statement, Params]:
     params: Params = {"p_queue": job.queue, "p_task": job.task, "p_args": job.args}
     special = bool(job.priority) or job.max_attempts is not None or job.meta is not None
@@ -125,13 +138,26 @@ def _insert_one(schema: str, job: NewJob, scheduled: bool, notifies: bool) -> tu
         params["p_run_at"] = job.run_at
     if job.unique_key is not None:
         params["p_unique_key"] = job.unique_key
+    controlled = job.expires_seconds is not None or job.start_by is not None or job.unique_until is not None
+    if controlled:
+        params |= {"p_expires": job.expires_seconds, "p_start_by": job.start_by, "p_unique_until": job.unique_until}
+    gated = job.limit_key is not None
+    if gated:
+        params |= {"p_limit_key": job.limit_key, "p_limit_max": job.limit_max}
+        params |= {"p_rate_max": job.rate_max, "p_rate_seconds": job.rate_seconds}
     if notifies:
         params["p_channel"] = channel(schema)
-    return _one(schema, special, bool(job.priority), scheduled, job.unique_key is not None, notifies), params
+    unique = job.unique_key is not None
+    shape = _Shape(special, bool(job.priority), scheduled, unique, notifies, controlled, gated)
+    return _one(schema, shape), params
+
+
+def _bound(name: str, type_: Any) -> ColumnElement[Any]:
+    return cast(bindparam(f"p_{name}", type_=type_), type_)
 
 
 @functools.cache
-def _one(schema: str, special: bool, lane: bool, scheduled: bool, unique: bool, notifies: bool) -> Statement:
+def _one(schema: str, shape: _Shape) -> Statement:
     known = tables(schema)
     queue = bindparam("p_queue", type_=Text)
     values: dict[str, Any] = {
@@ -139,29 +165,39 @@ def _one(schema: str, special: bool, lane: bool, scheduled: bool, unique: bool, 
         "task": bindparam("p_task", type_=Text),
         "args": cast(bindparam("p_args", type_=Text), JSONB),
     }
-    if special:
+    if shape.special:
         values["priority"] = cast(bindparam("p_priority", type_=Integer), SmallInteger)
-        values["max_attempts"] = cast(bindparam("p_max_attempts", type_=Integer), Integer)
+        values["max_attempts"] = _bound("max_attempts", Integer)
         values["meta"] = cast(bindparam("p_meta", type_=Text), JSONB)
-    if scheduled:
-        values["available_at"] = _available_at(
-            cast(bindparam("p_run_at", type_=DateTime(timezone=True)), DateTime(timezone=True)),
-            cast(bindparam("p_delay", type_=Double), Double),
-        )
-    if unique:
+    due: ColumnElement[Any] = func.now()
+    if shape.scheduled:
+        due = _available_at(_bound("run_at", DateTime(timezone=True)), _bound("delay", Double))
+        values["available_at"] = due
+    if shape.unique:
         values["unique_key"] = bindparam("p_unique_key", type_=Text)
+    if shape.controlled:
+        values["start_by"] = _start_by(_bound("start_by", DateTime(timezone=True)), due, _bound("expires", Double))
+        values["unique_until"] = cast(bindparam("p_unique_until", type_=Text), Char)
+    if shape.gated:
+        limit_key = _bound("limit_key", Text)
+        values |= {"state": literal_column("'g'"), "limit_key": limit_key, "limit_max": _bound("limit_max", Integer)}
+        values |= {"rate_max": _bound("rate_max", Integer), "rate_seconds": _bound("rate_seconds", Double)}
     adding: Any = pg_insert(known.job).values(values)
-    if unique:
+    if shape.unique:
         adding = _unless_key_taken(adding, known.job)
-    if lane:
+    if shape.lane:
         # So that workers learn which priorities are in use. Never ON CONFLICT: it would wait for whoever
         # notes the same one. Doubles are harmless.
         priority = cast(bindparam("p_priority", type_=Integer), SmallInteger)
         known_lane = exists().where(known.lane.c.queue == queue, known.lane.c.priority == priority)
         note = insert(known.lane).from_select(["queue", "priority"], select(queue, priority).where(~known_lane))
         adding = adding.add_cte(note.cte("lane"))
+    if shape.gated:
+        # Also where the unique key turns out to be taken: a wake for nothing costs one look.
+        wake = insert(known.wake).from_select(["queue", "key", "due_at"], select(queue, limit_key, due))
+        adding = adding.add_cte(wake.cte("wake"))
     returned: list[Any] = [known.job.c.id]
-    if notifies:
+    if shape.notifies:
         # Evaluated for the row that is inserted, in this transaction: sent if and when it commits.
         returned.append(func.pg_notify(bindparam("p_channel", type_=Text), known.job.c.queue).label("notified"))
     return Statement(adding.returning(*returned))
@@ -171,6 +207,11 @@ def _available_at(run_at: ColumnElement[Any], delay: ColumnElement[Any]) -> Colu
     # Clamped to now, so that the claim's floor need not look for rows that come in below it.
     later = delay.op("*", return_type=Interval())(literal_column("interval '1 second'"))
     return func.greatest(func.now(), func.coalesce(run_at, func.now() + later))
+
+
+def _start_by(given: ColumnElement[Any], due: ColumnElement[Any], expires: ColumnElement[Any]) -> ColumnElement[Any]:
+    later = expires.op("*", return_type=Interval())(literal_column("interval '1 second'"))
+    return func.coalesce(given, due + later)
 
 
 def _unless_key_taken(adding: Any, job: Any) -> Any:
@@ -211,7 +252,8 @@ def enqueue_many(
             queues, priorities = zip(*lanes, strict=True)
             yield _lanes(schema), {"p_queue": list(queues), "p_priority": list(priorities)}
         for chunk in _chunks(jobs, plain):
-            rows = yield _many(schema, False), _columns(jobs, chunk, keyed=False)
+            gated = any(jobs[index].limit_key is not None for index in chunk)
+            rows = yield _many(schema, False, gated), _columns(jobs, chunk, keyed=False)
             # Ids are drawn in the order of the calls (the statement sorts before it inserts), so the sorted
             # ids are in that order, whatever order the rows come back in.
             for index, id in zip(chunk, sorted(row[0] for row in rows), strict=True):
@@ -236,10 +278,11 @@ def _insert_keyed(
     schema: str, jobs: Sequence[NewJob], chunk: list[int], found: list[tuple[int, bool] | None]
 ) -> Program[None]:
     unsettled = {str(jobs[index].unique_key): index for index in chunk}
+    gated = any(jobs[index].limit_key is not None for index in chunk)
     for _ in range(UNIQUE_ROUNDS):
         # Only what is unsettled is tried again: a second insert of a key that we created would report it as
         # found.
-        rows = yield _many(schema, True), _columns(jobs, list(unsettled.values()), keyed=True)
+        rows = yield _many(schema, True, gated), _columns(jobs, list(unsettled.values()), keyed=True)
         for id, key in rows:
             found[unsettled.pop(key)] = (int(id), True)
         if not unsettled:
@@ -275,8 +318,18 @@ _KIND: dict[str, Any] = {
     "delay": Double,
     "max_attempts": Integer,
     "meta": Text,
+    "start_by": DateTime(timezone=True),
+    "expires": Double,
+    "unique_until": Text,
+    "limit_key": Text,
+    "limit_max": Integer,
+    "rate_max": Integer,
+    "rate_seconds": Double,
 }
-_KIND_OF = attrgetter("queue", "task", "priority", "run_at", "delay_seconds", "max_attempts", "meta")
+_KIND_OF = attrgetter(
+    "queue", "task", "priority", "run_at", "delay_seconds", "max_attempts", "meta", "start_by", "expires_seconds",
+    "unique_until", "limit_key", "limit_max", "rate_max", "rate_seconds",
+)  # fmt: skip
 
 
 def _columns(jobs: Sequence[NewJob], chunk: list[int], *, keyed: bool) -> Params:
@@ -304,23 +357,34 @@ def _unnest(name: str, arrays: dict[str, Any], *, numbered: bool = True) -> Any:
 
 
 @functools.cache
-def _many(schema: str, keyed: bool) -> Statement:
-    job = tables(schema).job
+def _many(schema: str, keyed: bool, gated: bool) -> Statement:
+    known = tables(schema)
+    job = known.job
     each = _unnest("each", {"args": Text, "kind": Integer} | ({"unique_key": Text} if keyed else {}))
     kind = _unnest("kind", _KIND)
+    due = _available_at(kind.c.run_at, kind.c.delay)
     values: dict[str, Any] = {
         "queue": kind.c.queue,
         "task": kind.c.task,
         "args": cast(each.c.args, JSONB),
         "priority": cast(kind.c.priority, SmallInteger),
-        "available_at": _available_at(kind.c.run_at, kind.c.delay),
+        "available_at": due,
         "max_attempts": kind.c.max_attempts,
         "meta": cast(kind.c.meta, JSONB),
+        "start_by": _start_by(kind.c.start_by, due, kind.c.expires),
+        "unique_until": cast(kind.c.unique_until, Char),
     }
     if keyed:
         values["unique_key"] = each.c.unique_key
+    if gated:
+        values |= {name: kind.c[name] for name in ("limit_key", "limit_max", "rate_max", "rate_seconds")}
+        waits = case((kind.c.limit_key.is_(None), literal_column("'r'")), else_=literal_column("'g'"))
+        values["state"] = cast(waits, Char)
     rows = select(*values.values()).select_from(each.join(kind, kind.c.place == each.c.kind)).order_by(each.c.place)
     adding: Any = pg_insert(job).from_select(list(values), rows)
+    if gated:
+        woken = select(kind.c.queue, kind.c.limit_key, due).where(kind.c.limit_key.is_not(None)).distinct()
+        adding = adding.add_cte(insert(known.wake).from_select(["queue", "key", "due_at"], woken).cte("wake"))
     if keyed:
         return Statement(_unless_key_taken(adding, job).returning(job.c.id, job.c.unique_key))
     return Statement(adding.returning(job.c.id))
@@ -344,11 +408,11 @@ def _wake() -> Statement:
 def statements(schema: str) -> dict[str, str]:
     """The statements by name, as a DBAPI cursor gets them; for the one job, its plainest and its fullest shape."""
     return {
-        "enqueue_one": _one(schema, False, False, False, False, True).text,
-        "enqueue_one_full": _one(schema, True, True, True, True, False).text,
+        "enqueue_one": _one(schema, _Shape(False, False, False, False, True)).text,
+        "enqueue_one_full": _one(schema, _Shape(True, True, True, True, False, True, True)).text,
         "find_keys": _find_keys(schema).text,
-        "enqueue_many": _many(schema, False).text,
-        "enqueue_many_keyed": _many(schema, True).text,
+        "enqueue_many": _many(schema, False, False).text,
+        "enqueue_many_keyed": _many(schema, True, True).text,
         "lanes": _lanes(schema).text,
         "wake": _wake().text,
     }

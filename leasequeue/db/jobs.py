@@ -11,6 +11,10 @@ Locks: every statement takes its rows in id order with SKIP LOCKED and waits for
 deadlock, and an application that keeps a job's row locked (``complete(conn)``) delays no other job. A row that is
 missing from a result is therefore *lost* only if :data:`READ_HELD` misses it too.
 
+A job that passes a gate (``limit_key``) never becomes ready: it waits in state ``g`` and is claimed by ``db/gates.py``.
+Whatever takes such a row off the state ``l``, or puts it to the gate, inserts a wake for its key in the same statement. A job
+that has ``children`` is ended by ``db/ends.py`` alone.
+
 Every write to a held row goes through one predicate, FENCE: state, holder and the pair (id, term). The pairs are
 compared as pairs: two independent lists would let (1, 101) of an old claim pass for (1, 102).
 
@@ -32,13 +36,15 @@ FENCE = (
 _CLAIMED = (
     "RETURNING id, term, task, args::text, attempt, abandoned, max_attempts, "
     "extract(epoch FROM available_at)::float8, priority, queue, cancel_requested_at IS NOT NULL, "
-    "meta ->> 'tick'"
+    "meta ->> 'tick', extract(epoch FROM start_by - clock_timestamp())::float8, "
+    "limit_key IS NOT NULL OR children IS NOT NULL OR workflow IS NOT NULL"
 )
 
 # One term for a whole batch: nextval in a subselect runs once, and not at all when nothing is claimed.
 _TAKE = (
     "UPDATE {s}.leasequeue_job SET state = 'l', holder = %(me)s, term = (SELECT nextval('{seq}')), "
-    "expires_at = clock_timestamp() + %(ttl)s * interval '1 second', attempt = attempt + 1, claimed_at = clock_timestamp()"
+    "expires_at = clock_timestamp() + %(ttl)s * interval '1 second', attempt = attempt + 1, claimed_at = clock_timestamp(), "
+    "unique_key = CASE WHEN unique_until = 's' THEN NULL ELSE unique_key END"
 )
 
 # A lane is one priority of a queue, read from its floor on. The inner LIMIT bounds each index scan, the outer one
@@ -66,7 +72,7 @@ _SUSPECT_NOW = """queue = ANY(%(queues)s::text[])
 
 _CLAIM_SUSPECT = f"""{_TAKE}
 WHERE id = ANY(ARRAY(
-    SELECT id FROM {{s}}.leasequeue_job WHERE state = 'q' AND {_SUSPECT_NOW}
+    SELECT id FROM {{s}}.leasequeue_job WHERE state = 'q' AND limit_key IS NULL AND {_SUSPECT_NOW}
     ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED))
 {_CLAIMED}"""
 
@@ -104,27 +110,58 @@ _LOCKED = f"""WITH k AS MATERIALIZED (
     SELECT id FROM {{s}}.leasequeue_job WHERE {FENCE} ORDER BY id FOR UPDATE SKIP LOCKED
 )"""
 
-_HISTORY = "id, queue, task, args, outcome, attempt, abandoned, enqueued_at, started_at, finished_at"
+# Where a row goes that is not held any more, and the wake for its key: its slot is free, and it may wait for one itself.
+_WAITS = "CASE WHEN limit_key IS NULL THEN 'r' ELSE 'g' END::\"char\""
+_WAITS_BACK = "CASE WHEN limit_key IS NULL OR %(back)s <> 'r' THEN %(back)s ELSE 'g' END::\"char\""
+
+
+def wake(freed: str) -> str:
+    """A CTE that wakes the keys of the rows of another one, which returns ``queue`` and ``limit_key``."""
+    return f"""w AS (
+    INSERT INTO {{s}}.leasequeue_wake (queue, key) SELECT DISTINCT queue, limit_key FROM {freed} WHERE limit_key IS NOT NULL
+)"""
+
+
+# What a retry of a job from the history needs to know again.
+_OPTIONS = """nullif(jsonb_strip_nulls(jsonb_build_object('priority', nullif(priority, 0), 'max_attempts', max_attempts,
+        'limit_key', limit_key, 'limit_max', limit_max, 'rate_max', rate_max, 'rate_seconds', rate_seconds,
+        'workflow', workflow)), '{{}}')"""
+
+HISTORY = "id, queue, task, args, outcome, attempt, abandoned, enqueued_at, started_at, finished_at"
 _ENDED = "id, queue, task, args, attempt, abandoned, created_at, claimed_at, meta, term"
+FAILED = f"{_ENDED}, limit_key, {_OPTIONS} AS options"
+CHILDLESS = "id = ANY(ARRAY(SELECT id FROM k)) AND children IS NULL"
 
 _COMPLETE = f"""{_LOCKED}, d AS (
-    DELETE FROM {{s}}.leasequeue_job WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING {_ENDED}
+    DELETE FROM {{s}}.leasequeue_job WHERE {CHILDLESS} RETURNING {_ENDED}
 )
-INSERT INTO {{s}}.leasequeue_finished ({_HISTORY}, meta)
+INSERT INTO {{s}}.leasequeue_finished ({HISTORY}, meta)
 SELECT id, queue, task, args, 'succeeded', attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta FROM d
 RETURNING id"""
 
 _COMPLETE_WITH_RESULTS = f"""{_LOCKED}, d AS (
-    DELETE FROM {{s}}.leasequeue_job WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING {_ENDED}
+    DELETE FROM {{s}}.leasequeue_job WHERE {CHILDLESS} RETURNING {_ENDED}
 )
-INSERT INTO {{s}}.leasequeue_finished ({_HISTORY}, meta, result)
+INSERT INTO {{s}}.leasequeue_finished ({HISTORY}, meta, result)
 SELECT d.id, queue, task, args, 'succeeded', attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta,
     r.result::jsonb
 FROM d JOIN unnest(%(ids)s::bigint[], %(results)s::text[]) AS r (id, result) ON r.id = d.id
 RETURNING id"""
 
 _COMPLETE_UNKEPT = f"""{_LOCKED}
-DELETE FROM {{s}}.leasequeue_job WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING id"""
+DELETE FROM {{s}}.leasequeue_job WHERE {CHILDLESS} RETURNING id"""
+
+# Of a job that passed a gate, or is part of a workflow: its slot is free, and its history keeps what it was.
+_COMPLETE_LINKED = f"""{_LOCKED}, d AS (
+    DELETE FROM {{s}}.leasequeue_job WHERE {CHILDLESS} RETURNING {FAILED}
+), {wake("d")}, f AS (
+    INSERT INTO {{s}}.leasequeue_finished ({HISTORY}, meta, options, result)
+    SELECT d.id, queue, task, args, 'succeeded', attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta, options,
+        r.result::jsonb
+    FROM d JOIN unnest(%(ids)s::bigint[], %(results)s::text[], %(kept)s::boolean[]) AS r (id, result, kept) ON r.id = d.id
+    WHERE r.kept
+)
+SELECT id FROM d"""
 
 _ERRORS = (
     "unnest(%(ids)s::bigint[], %(delays)s::float8[], %(types)s::text[], %(messages)s::text[], %(tracebacks)s::text[]) "
@@ -133,11 +170,16 @@ _ERRORS = (
 
 _RETRY = f"""{_LOCKED}, u AS (
     UPDATE {{s}}.leasequeue_job AS job
-    SET state = 'r', holder = NULL, expires_at = NULL, available_at = clock_timestamp() + e.delay * interval '1 second'
+    SET state = {_WAITS}, holder = NULL, expires_at = NULL, progress = NULL,
+        available_at = clock_timestamp() + e.delay * interval '1 second'
     FROM {_ERRORS}
     WHERE job.id = ANY(ARRAY(SELECT id FROM k)) AND e.id = job.id
     RETURNING job.id, job.attempt, job.queue, job.task, job.term, job.claimed_at, job.available_at,
-        e.type, e.message, e.traceback
+        e.type, e.message, e.traceback, job.limit_key
+), w AS (
+    INSERT INTO {{s}}.leasequeue_wake (queue, key, due_at)
+    SELECT queue, limit_key, clock_timestamp() FROM u WHERE limit_key IS NOT NULL
+    UNION SELECT queue, limit_key, available_at FROM u WHERE limit_key IS NOT NULL
 )
 INSERT INTO {{s}}.leasequeue_failure
     (job_id, attempt, queue, task, error_type, message, traceback, worker, term, started_at, failed_at, retry_at)
@@ -145,8 +187,8 @@ SELECT id, attempt, queue, task, type, message, traceback, %(worker)s, term, cla
 RETURNING job_id"""
 
 _FAIL = f"""{_LOCKED}, d AS (
-    DELETE FROM {{s}}.leasequeue_job WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING {_ENDED}
-), e AS (
+    DELETE FROM {{s}}.leasequeue_job WHERE {CHILDLESS} RETURNING {FAILED}
+), {wake("d")}, e AS (
     SELECT * FROM {_ERRORS}
 ), f AS (
     INSERT INTO {{s}}.leasequeue_failure
@@ -154,24 +196,32 @@ _FAIL = f"""{_LOCKED}, d AS (
     SELECT d.id, attempt, queue, task, type, message, traceback, %(worker)s, term, claimed_at, clock_timestamp()
     FROM d JOIN e ON e.id = d.id
 )
-INSERT INTO {{s}}.leasequeue_finished ({_HISTORY}, meta, error)
-SELECT d.id, queue, task, args, %(outcome)s, attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta,
+INSERT INTO {{s}}.leasequeue_finished ({HISTORY}, meta, options, error)
+SELECT d.id, queue, task, args, %(outcome)s, attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta, options,
     type || ': ' || message
 FROM d JOIN e ON e.id = d.id
 RETURNING id"""
 
 # Back untouched: what was claimed but never started has spent no attempt. A suspect goes back among the suspects.
-_RELEASE = f"""{_LOCKED}
-UPDATE {{s}}.leasequeue_job SET state = %(back)s::"char", holder = NULL, expires_at = NULL, attempt = attempt - 1
-WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING id"""
+_RELEASE = f"""{_LOCKED}, u AS (
+    UPDATE {{s}}.leasequeue_job SET state = {_WAITS_BACK}, holder = NULL, expires_at = NULL, attempt = attempt - 1
+    WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING id, queue, limit_key
+), {wake("u")}
+SELECT id FROM u"""
 
 # Back for another release of the application: the delay doubles with each time, from half a second to a minute.
-_PUT_BACK = f"""{_LOCKED}
-UPDATE {{s}}.leasequeue_job SET state = %(back)s::"char", holder = NULL, expires_at = NULL, attempt = attempt - 1,
-    available_at = clock_timestamp()
-        + least(60, 0.5 * 2 ^ least(10, coalesce((meta ->> 'put_back')::int, 0))) * interval '1 second',
-    meta = coalesce(meta, '{{{{}}}}') || jsonb_build_object('put_back', coalesce((meta ->> 'put_back')::int, 0) + 1)
-WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING id"""
+_PUT_BACK = f"""{_LOCKED}, u AS (
+    UPDATE {{s}}.leasequeue_job SET state = {_WAITS_BACK}, holder = NULL, expires_at = NULL, attempt = attempt - 1,
+        available_at = clock_timestamp()
+            + least(60, 0.5 * 2 ^ least(10, coalesce((meta ->> 'put_back')::int, 0))) * interval '1 second',
+        meta = coalesce(meta, '{{{{}}}}') || jsonb_build_object('put_back', coalesce((meta ->> 'put_back')::int, 0) + 1)
+    WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING id, queue, limit_key, available_at
+), w AS (
+    INSERT INTO {{s}}.leasequeue_wake (queue, key, due_at)
+    SELECT queue, limit_key, clock_timestamp() FROM u WHERE limit_key IS NOT NULL
+    UNION SELECT queue, limit_key, available_at FROM u WHERE limit_key IS NOT NULL
+)
+SELECT id FROM u"""
 
 _RENEW = f"""WITH k AS MATERIALIZED (
     SELECT id FROM {{s}}.leasequeue_job WHERE {FENCE} ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
@@ -195,54 +245,60 @@ SELECT *, clock_timestamp() FROM (SELECT %(id)s::bigint, %(attempt)s::int, %(que
     %(worker)s, %(term)s::bigint) AS refused RETURNING job_id"""
 
 # A claim whose answer never came may have committed; its rows carry a holder that nobody uses any more.
-_RELEASE_STRAYS = """WITH k AS MATERIALIZED (
-    SELECT id FROM {s}.leasequeue_job
+_RELEASE_STRAYS = f"""WITH k AS MATERIALIZED (
+    SELECT id FROM {{s}}.leasequeue_job
     WHERE state = 'l' AND holder = %(holder)s AND NOT id = ANY(%(known)s::bigint[])
     ORDER BY id FOR UPDATE SKIP LOCKED
-)
-UPDATE {s}.leasequeue_job SET state = 'r', holder = NULL, expires_at = NULL, attempt = attempt - 1
-WHERE id = ANY(ARRAY(SELECT id FROM k)) AND state = 'l' AND holder = %(holder)s RETURNING id"""
+), u AS (
+    UPDATE {{s}}.leasequeue_job SET state = {_WAITS}, holder = NULL, expires_at = NULL, attempt = attempt - 1
+    WHERE id = ANY(ARRAY(SELECT id FROM k)) AND state = 'l' AND holder = %(holder)s RETURNING id, queue, limit_key
+), {wake("u")}
+SELECT id FROM u"""
 
-_SWEEP = """UPDATE {s}.leasequeue_job
-SET state = CASE WHEN abandoned >= 1 THEN 'q' ELSE 'r' END::"char", holder = NULL, expires_at = NULL, abandoned = abandoned + 1
-WHERE id = ANY(ARRAY(
-    SELECT id FROM {s}.leasequeue_job WHERE state = 'l' AND expires_at < now()
-    ORDER BY id LIMIT 500 FOR UPDATE SKIP LOCKED))
-RETURNING id, task, queue, abandoned, state::text"""
+_SWEEP = f"""WITH u AS (
+    UPDATE {{s}}.leasequeue_job SET state = CASE WHEN abandoned >= 1 THEN 'q' ELSE {_WAITS} END,
+        holder = NULL, expires_at = NULL, abandoned = abandoned + 1
+    WHERE id = ANY(ARRAY(
+        SELECT id FROM {{s}}.leasequeue_job WHERE state = 'l' AND expires_at < now()
+        ORDER BY id LIMIT 500 FOR UPDATE SKIP LOCKED))
+    RETURNING id, task, queue, abandoned, state, limit_key
+), {wake("u")}
+SELECT id, task, queue, abandoned, state::text FROM u"""
 
 # A process died. What had started there is suspect; what had not goes back as if never claimed, five times at most.
 # All holders of a process share their first twelve bytes, so a range names them.
-_RELEASE_DEAD = """WITH k AS MATERIALIZED (
+_RELEASE_DEAD = f"""WITH k AS MATERIALIZED (
     SELECT id, (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) AS started,
         coalesce((meta ->> 'returned')::int, 0) AS returned
-    FROM {s}.leasequeue_job WHERE state = 'l' AND holder BETWEEN %(first)s AND %(last)s
+    FROM {{s}}.leasequeue_job WHERE state = 'l' AND holder BETWEEN %(first)s AND %(last)s
     ORDER BY id FOR UPDATE SKIP LOCKED
 ), u AS (
-    UPDATE {s}.leasequeue_job AS job
-    SET state = CASE WHEN (k.started AND %(suspect)s) OR k.returned >= 5 THEN 'q' ELSE %(back)s END::"char",
+    UPDATE {{s}}.leasequeue_job AS job
+    SET state = CASE WHEN (k.started AND %(suspect)s) OR k.returned >= 5 THEN 'q' ELSE {_WAITS_BACK} END::"char",
         holder = NULL, expires_at = NULL,
         abandoned = abandoned + (k.started AND %(suspect)s)::int,
         attempt = attempt - (NOT k.started OR NOT %(suspect)s)::int,
         meta = CASE WHEN k.started THEN job.meta
-            ELSE coalesce(job.meta, '{{}}') || jsonb_build_object('returned', k.returned + 1) END
+            ELSE coalesce(job.meta, '{{{{}}}}') || jsonb_build_object('returned', k.returned + 1) END
     FROM k WHERE job.id = k.id AND job.state = 'l' AND job.holder BETWEEN %(first)s AND %(last)s
-    RETURNING job.id, k.started, job.abandoned, job.task, job.queue, job.attempt, job.term, job.claimed_at
-), f AS (
-    INSERT INTO {s}.leasequeue_failure (job_id, attempt, queue, task, error_type, message, worker, term, started_at, failed_at)
+    RETURNING job.id, k.started, job.abandoned, job.task, job.queue, job.attempt, job.term, job.claimed_at,
+        job.limit_key
+), {wake("u")}, f AS (
+    INSERT INTO {{s}}.leasequeue_failure
+        (job_id, attempt, queue, task, error_type, message, worker, term, started_at, failed_at)
     SELECT id, attempt, queue, task, 'ProcessDied', %(reason)s, %(worker)s, term, claimed_at, clock_timestamp()
     FROM u WHERE started AND %(suspect)s
 )
 SELECT id, started, abandoned, task FROM u"""
 
-_BURY = """WITH d AS (
-    DELETE FROM {s}.leasequeue_job WHERE id = ANY(ARRAY(
-        SELECT id FROM {s}.leasequeue_job WHERE state = 'q' AND abandoned >= %(max_abandoned)s
-        ORDER BY id LIMIT 500 FOR UPDATE SKIP LOCKED))
-    RETURNING id, queue, task, args, attempt, abandoned, created_at, claimed_at, meta
+_BURY = f"""WITH d AS (
+    DELETE FROM {{s}}.leasequeue_job WHERE id = ANY(ARRAY(
+        SELECT id FROM {{s}}.leasequeue_job WHERE state = 'q' AND abandoned >= %(max_abandoned)s AND children IS NULL
+        ORDER BY id LIMIT 500 FOR UPDATE SKIP LOCKED)) AND children IS NULL
+    RETURNING {FAILED}
 )
-INSERT INTO {s}.leasequeue_finished
-    (id, queue, task, args, outcome, attempt, abandoned, enqueued_at, started_at, finished_at, meta, error)
-SELECT id, queue, task, args, 'failed', attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta,
+INSERT INTO {{s}}.leasequeue_finished ({HISTORY}, meta, options, error)
+SELECT id, queue, task, args, 'failed', attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta, options,
     'Abandoned: the process that ran it died or was lost ' || abandoned || ' times'
 FROM d RETURNING id, task"""
 
@@ -272,6 +328,7 @@ class JobStatements(NamedTuple):
     complete: str
     complete_with_results: str
     complete_unkept: str
+    complete_linked: str
     retry: str
     fail: str
     release: str

@@ -66,6 +66,14 @@ class Tables(NamedTuple):
     queue: Table
     lane: Table
     stat: Table
+    limit: Table
+    wake: Table
+    bucket: Table
+    admission: Table
+    hold: Table
+    workflow: Table
+    step: Table
+    edge: Table
 
 
 @cache
@@ -90,6 +98,14 @@ def tables(schema: str) -> Tables:
         _queue(metadata),
         _lane(metadata),
         _stat(metadata),
+        _limit(metadata),
+        _wake(metadata),
+        _bucket(metadata),
+        _admission(metadata),
+        _hold(metadata),
+        _workflow(metadata),
+        _step(metadata),
+        _edge(metadata),
     )
 
 
@@ -106,6 +122,19 @@ _GROWING = (
     "autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50000, autovacuum_vacuum_insert_scale_factor = 0.2, "
     "autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 200000"
 )
+
+_WAKES = (
+    "autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0, "
+    "autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000, "
+    "autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000"
+)
+_LOCKED = (
+    "autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, "
+    "autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000"
+)
+
+BUCKETS = 16_384
+"""Rows of ``leasequeue_bucket``; a key's is the hash of its text, modulo this."""
 
 _EMPTY = "'{}'"
 
@@ -126,6 +155,9 @@ def _number(name: str, type_: Any = Integer, *, null: bool = False, default: str
     # autoincrement=False: a key that we number ourselves must not become a serial.
     server_default = None if default is None else text(default)
     return Column(name, type_, nullable=null, server_default=server_default, autoincrement=False)
+
+
+_RATE = "rate_max > 0 AND rate_seconds > 0 AND (rate_max IS NULL) = (rate_seconds IS NULL)"
 
 
 def _key_length(table: str, column: str) -> CheckConstraint:
@@ -178,6 +210,15 @@ def _job(metadata: MetaData) -> Table:
         _time("claimed_at"),
         _time("cancel_requested_at"),
         _json("meta", null=True),
+        _time("start_by"),
+        Column("unique_until", Char()),
+        _number("limit_max", null=True),
+        _number("rate_max", null=True),
+        _number("rate_seconds", Double, null=True),
+        _number("pending", null=True),
+        _number("children", null=True),
+        _number("workflow", BigInteger, null=True),
+        _json("progress", null=True),
         PrimaryKeyConstraint("id", name=f"{name}_pkey"),
         *(_key_length(name, column) for column in ("queue", "task", "unique_key", "limit_key")),
         _priority_range(name),
@@ -186,9 +227,11 @@ def _job(metadata: MetaData) -> Table:
         ),
         CheckConstraint("state IN ('r', 'l', 'q', 'g', 'b')", name=f"{name}_state_check"),
         CheckConstraint(
-            "state <> 'l' OR (holder IS NOT NULL AND term IS NOT NULL AND expires_at IS NOT NULL)",
-            name=f"{name}_lease_check",
+            "CASE state WHEN 'l' THEN holder IS NOT NULL AND term IS NOT NULL AND expires_at IS NOT NULL "
+            "WHEN 'g' THEN limit_key IS NOT NULL WHEN 'b' THEN pending > 0 ELSE true END",
+            name=f"{name}_held_check",
         ),
+        CheckConstraint(f"limit_max > 0 AND {_RATE}", name=f"{name}_limit_check"),
         CheckConstraint("max_attempts > 0", name=f"{name}_max_attempts_check"),
         CheckConstraint("jsonb_typeof(meta) = 'object'", name=f"{name}_meta_check"),
         comment=comment(VERSION),
@@ -198,6 +241,13 @@ def _job(metadata: MetaData) -> Table:
     Index(f"{name}_ready", c.queue, c.priority.desc(), c.available_at, c.id, postgresql_where=ready)
     Index(f"{name}_leased", c.id, postgresql_where=text("state = 'l'"))
     Index(f"{name}_suspect", c.id, postgresql_where=text("state = 'q'"))
+    under = text("state = 'l' AND limit_key IS NOT NULL")
+    waiting = text("state = 'g'")
+    Index(f"{name}_gate", c.limit_key, c.queue, c.priority.desc(), c.available_at, c.id, postgresql_where=waiting)
+    Index(f"{name}_gate_key", c.limit_key, c.term, postgresql_where=under)
+    Index(f"{name}_gate_task", c.task, c.term, postgresql_where=under)
+    Index(f"{name}_gate_queue", c.queue, c.term, postgresql_where=under)
+    Index(f"{name}_start_by", c.start_by, postgresql_where=text("start_by IS NOT NULL AND state <> 'l'"))
     Index(f"{name}_unique", c.unique_key, unique=True, postgresql_where=text("unique_key IS NOT NULL"))
     return _stored(job, _HOT)
 
@@ -220,6 +270,7 @@ def _finished(metadata: MetaData) -> Table:
         _json("result", null=True),
         _text("error", null=True),
         _json("meta", null=True),
+        _json("options", null=True),
         PrimaryKeyConstraint("id", name=f"{name}_pkey"),
         CheckConstraint("outcome IN ('succeeded', 'failed', 'cancelled', 'expired')", name=f"{name}_outcome_check"),
     )
@@ -402,7 +453,6 @@ def _queue(metadata: MetaData) -> Table:
         _text("name"),
         _time("paused_at"),
         _time("resume_at"),
-        _json("limits", null=True),
         PrimaryKeyConstraint("name", name=f"{name}_pkey"),
         _key_length(name, "name"),
     )
@@ -429,3 +479,128 @@ def _stat(metadata: MetaData) -> Table:
     )
     Index(f"{name}_age", stat.c.minute)
     return stat
+
+
+def _identity() -> Column[Any]:
+    return Column("id", BigInteger, Identity(always=True), nullable=False)
+
+
+def _limit(metadata: MetaData) -> Table:
+    name = "leasequeue_limit"
+    limit = Table(
+        name,
+        metadata,
+        _text("name"),
+        Column("declared", Boolean, nullable=False),
+        _number("max_running", null=True),
+        _number("rate_max", null=True),
+        _number("rate_seconds", Double, null=True),
+        _time("deployed_at"),
+        _time("updated_at", null=False, now=True),
+        _text("updated_by", null=True),
+        PrimaryKeyConstraint("name", "declared", name=f"{name}_pkey"),
+        _key_length(name, "name"),
+        CheckConstraint(f"max_running >= 0 AND {_RATE}", name=f"{name}_values_check"),
+    )
+    return _stored(limit, _SMALL)
+
+
+def _wake(metadata: MetaData) -> Table:
+    name = "leasequeue_wake"
+    wake = Table(
+        name,
+        metadata,
+        _identity(),
+        _text("queue"),
+        _time("due_at", null=False, now=True),
+        _text("key"),
+        _text("parked", null=True),
+        Column("whole", Boolean, nullable=False, server_default=text("false")),
+        PrimaryKeyConstraint("id", name=f"{name}_pkey"),
+    )
+    c = wake.c
+    Index(f"{name}_due", c.queue, c.due_at, c.id)
+    Index(f"{name}_parked", c.parked, c.queue, postgresql_where=text("parked IS NOT NULL"))
+    return _stored(wake, _WAKES)
+
+
+def _bucket(metadata: MetaData) -> Table:
+    name = "leasequeue_bucket"
+    bucket = Table(name, metadata, _number("id"), PrimaryKeyConstraint("id", name=f"{name}_pkey"))
+    return _stored(bucket, _LOCKED)
+
+
+def _admission(metadata: MetaData) -> Table:
+    name = "leasequeue_admission"
+    admission = Table(
+        name,
+        metadata,
+        _identity(),
+        _text("name"),
+        _time("at", null=False),
+        _number("count"),
+        PrimaryKeyConstraint("id", name=f"{name}_pkey"),
+    )
+    Index(f"{name}_name", admission.c.name, admission.c.at)
+    Index(f"{name}_age", admission.c.at)
+    return _stored(admission, _WAKES)
+
+
+def _hold(metadata: MetaData) -> Table:
+    name = "leasequeue_hold"
+    hold = Table(
+        name,
+        metadata,
+        _text("unique_key"),
+        _number("job_id", BigInteger),
+        _time("expires_at", null=False),
+        PrimaryKeyConstraint("unique_key", name=f"{name}_pkey"),
+        _key_length(name, "unique_key"),
+    )
+    Index(f"{name}_age", hold.c.expires_at)
+    return hold
+
+
+def _workflow(metadata: MetaData) -> Table:
+    name = "leasequeue_workflow"
+    workflow = Table(
+        name,
+        metadata,
+        _identity(),
+        _text("name", null=True),
+        _time("created_at", null=False, now=True),
+        _json("meta", null=True),
+        PrimaryKeyConstraint("id", name=f"{name}_pkey"),
+    )
+    Index(f"{name}_age", workflow.c.created_at)
+    return workflow
+
+
+def _step(metadata: MetaData) -> Table:
+    name = "leasequeue_step"
+    step = Table(
+        name,
+        metadata,
+        _number("workflow", BigInteger),
+        _text("name"),
+        _number("job_id", BigInteger),
+        PrimaryKeyConstraint("workflow", "name", name=f"{name}_pkey"),
+        _key_length(name, "name"),
+    )
+    Index(f"{name}_job", step.c.job_id)
+    return step
+
+
+def _edge(metadata: MetaData) -> Table:
+    name = "leasequeue_edge"
+    edge = Table(
+        name,
+        metadata,
+        _number("parent_id", BigInteger),
+        _number("child_id", BigInteger),
+        Column("on_failure", Char(), nullable=False, server_default=text("'x'")),
+        PrimaryKeyConstraint("parent_id", "child_id", name=f"{name}_pkey"),
+        CheckConstraint("on_failure IN ('x', 'c', 'f')", name=f"{name}_on_failure_check"),
+    )
+    Index(f"{name}_child", edge.c.child_id)
+    return _stored(edge, _WAKES)

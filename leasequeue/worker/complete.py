@@ -100,8 +100,11 @@ class Completer(Loop):
         for ended in self._batch:
             job = ended.job
             kind = "result" if ended.result is not None else ""
-            if ended.outcome is Outcome.SUCCEEDED and not self._keeps(job.queue):
-                kind = "unkept"
+            if ended.outcome is Outcome.SUCCEEDED:
+                if job.linked:
+                    kind = "linked"
+                elif not self._keeps(job.queue):
+                    kind = "unkept"
             groups.setdefault((ended.outcome, job.holder, kind), []).append(ended)
         for group, members in groups.items():
             # What was written leaves the batch at once: if the connection breaks later, it is not written again.
@@ -172,6 +175,10 @@ class Completer(Loop):
                 params["results"] = [ended.result for ended in members]
             elif kind == "unkept":
                 sql = self._sql.complete_unkept
+            elif kind == "linked":
+                sql = self._sql.complete_linked
+                params["results"] = [ended.result for ended in members]
+                params["kept"] = [self._keeps(ended.job.queue) for ended in members]
         elif outcome is Outcome.UNSTARTED:
             sql = self._sql.release
             params["back"] = self._back

@@ -43,6 +43,8 @@ class Claimed:
     """One claimed row in this process.
 
     ``renewed`` is the ``time.monotonic`` from before the claim or renewal was sent; the lease is trusted from there.
+    ``start_by`` is the ``time.monotonic`` after which it may not start; None where it may always. ``linked``: it passed a gate
+    or is part of a workflow, so that its end is written by other statements.
     ``ended`` is set once its handler has ended, before anything of that end is written; ``acknowledged`` once nothing of it
     is left to write.
     """
@@ -58,9 +60,11 @@ class Claimed:
         "entry",
         "holder",
         "id",
+        "linked",
         "max_attempts",
         "queue",
         "renewed",
+        "start_by",
         "stop_reason",
         "task",
         "task_name",
@@ -92,6 +96,9 @@ class Claimed:
         # Asked for while it was held before: it must not run again.
         self.stop_reason: str | None = "cancelled" if row[10] else None
         self.tick: str | None = row[11]
+        # From before the claim was sent, so that it is never later than the row says.
+        self.start_by: float | None = None if row[12] is None else renewed + row[12]
+        self.linked: bool = row[13]
         self.unknown = False
         self.ended = False
         self.acknowledged = False

@@ -1,5 +1,5 @@
 -- claim
-UPDATE "app".leasequeue_job SET state = 'l', holder = %(me)s, term = (SELECT nextval('"app".leasequeue_term')), expires_at = clock_timestamp() + %(ttl)s * interval '1 second', attempt = attempt + 1, claimed_at = clock_timestamp()
+UPDATE "app".leasequeue_job SET state = 'l', holder = %(me)s, term = (SELECT nextval('"app".leasequeue_term')), expires_at = clock_timestamp() + %(ttl)s * interval '1 second', attempt = attempt + 1, claimed_at = clock_timestamp(), unique_key = CASE WHEN unique_until = 's' THEN NULL ELSE unique_key END
 WHERE id = ANY(ARRAY(
     SELECT ready.id
     FROM unnest(%(priorities)s::smallint[], %(floors)s::float8[], %(floor_ids)s::bigint[])
@@ -11,17 +11,17 @@ WHERE id = ANY(ARRAY(
         ORDER BY available_at, id LIMIT %(k)s FOR UPDATE SKIP LOCKED
     ) AS ready
     LIMIT %(k)s))
-RETURNING id, term, task, args::text, attempt, abandoned, max_attempts, extract(epoch FROM available_at)::float8, priority, queue, cancel_requested_at IS NOT NULL, meta ->> 'tick';
+RETURNING id, term, task, args::text, attempt, abandoned, max_attempts, extract(epoch FROM available_at)::float8, priority, queue, cancel_requested_at IS NOT NULL, meta ->> 'tick', extract(epoch FROM start_by - clock_timestamp())::float8, limit_key IS NOT NULL OR children IS NOT NULL OR workflow IS NOT NULL;
 
 -- claim_suspect
-UPDATE "app".leasequeue_job SET state = 'l', holder = %(me)s, term = (SELECT nextval('"app".leasequeue_term')), expires_at = clock_timestamp() + %(ttl)s * interval '1 second', attempt = attempt + 1, claimed_at = clock_timestamp()
+UPDATE "app".leasequeue_job SET state = 'l', holder = %(me)s, term = (SELECT nextval('"app".leasequeue_term')), expires_at = clock_timestamp() + %(ttl)s * interval '1 second', attempt = attempt + 1, claimed_at = clock_timestamp(), unique_key = CASE WHEN unique_until = 's' THEN NULL ELSE unique_key END
 WHERE id = ANY(ARRAY(
-    SELECT id FROM "app".leasequeue_job WHERE state = 'q' AND queue = ANY(%(queues)s::text[])
+    SELECT id FROM "app".leasequeue_job WHERE state = 'q' AND limit_key IS NULL AND queue = ANY(%(queues)s::text[])
       AND available_at <= now() AND queue <> ALL (ARRAY(
         SELECT name FROM "app".leasequeue_queue
         WHERE paused_at IS NOT NULL AND (resume_at IS NULL OR resume_at > now())))
     ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED))
-RETURNING id, term, task, args::text, attempt, abandoned, max_attempts, extract(epoch FROM available_at)::float8, priority, queue, cancel_requested_at IS NOT NULL, meta ->> 'tick';
+RETURNING id, term, task, args::text, attempt, abandoned, max_attempts, extract(epoch FROM available_at)::float8, priority, queue, cancel_requested_at IS NOT NULL, meta ->> 'tick', extract(epoch FROM start_by - clock_timestamp())::float8, limit_key IS NOT NULL OR children IS NOT NULL OR workflow IS NOT NULL;
 
 -- peek
 SELECT DISTINCT lane.queue
@@ -55,7 +55,7 @@ SELECT extract(epoch FROM now())::float8, ARRAY(
 WITH k AS MATERIALIZED (
     SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
 ), d AS (
-    DELETE FROM "app".leasequeue_job WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING id, queue, task, args, attempt, abandoned, created_at, claimed_at, meta, term
+    DELETE FROM "app".leasequeue_job WHERE id = ANY(ARRAY(SELECT id FROM k)) AND children IS NULL RETURNING id, queue, task, args, attempt, abandoned, created_at, claimed_at, meta, term
 )
 INSERT INTO "app".leasequeue_finished (id, queue, task, args, outcome, attempt, abandoned, enqueued_at, started_at, finished_at, meta)
 SELECT id, queue, task, args, 'succeeded', attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta FROM d
@@ -65,7 +65,7 @@ RETURNING id;
 WITH k AS MATERIALIZED (
     SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
 ), d AS (
-    DELETE FROM "app".leasequeue_job WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING id, queue, task, args, attempt, abandoned, created_at, claimed_at, meta, term
+    DELETE FROM "app".leasequeue_job WHERE id = ANY(ARRAY(SELECT id FROM k)) AND children IS NULL RETURNING id, queue, task, args, attempt, abandoned, created_at, claimed_at, meta, term
 )
 INSERT INTO "app".leasequeue_finished (id, queue, task, args, outcome, attempt, abandoned, enqueued_at, started_at, finished_at, meta, result)
 SELECT d.id, queue, task, args, 'succeeded', attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta,
@@ -77,18 +77,41 @@ RETURNING id;
 WITH k AS MATERIALIZED (
     SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
 )
-DELETE FROM "app".leasequeue_job WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING id;
+DELETE FROM "app".leasequeue_job WHERE id = ANY(ARRAY(SELECT id FROM k)) AND children IS NULL RETURNING id;
+
+-- complete_linked
+WITH k AS MATERIALIZED (
+    SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
+), d AS (
+    DELETE FROM "app".leasequeue_job WHERE id = ANY(ARRAY(SELECT id FROM k)) AND children IS NULL RETURNING id, queue, task, args, attempt, abandoned, created_at, claimed_at, meta, term, limit_key, nullif(jsonb_strip_nulls(jsonb_build_object('priority', nullif(priority, 0), 'max_attempts', max_attempts,
+        'limit_key', limit_key, 'limit_max', limit_max, 'rate_max', rate_max, 'rate_seconds', rate_seconds,
+        'workflow', workflow)), '{}') AS options
+), w AS (
+    INSERT INTO "app".leasequeue_wake (queue, key) SELECT DISTINCT queue, limit_key FROM d WHERE limit_key IS NOT NULL
+), f AS (
+    INSERT INTO "app".leasequeue_finished (id, queue, task, args, outcome, attempt, abandoned, enqueued_at, started_at, finished_at, meta, options, result)
+    SELECT d.id, queue, task, args, 'succeeded', attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta, options,
+        r.result::jsonb
+    FROM d JOIN unnest(%(ids)s::bigint[], %(results)s::text[], %(kept)s::boolean[]) AS r (id, result, kept) ON r.id = d.id
+    WHERE r.kept
+)
+SELECT id FROM d;
 
 -- retry
 WITH k AS MATERIALIZED (
     SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
 ), u AS (
     UPDATE "app".leasequeue_job AS job
-    SET state = 'r', holder = NULL, expires_at = NULL, available_at = clock_timestamp() + e.delay * interval '1 second'
+    SET state = CASE WHEN limit_key IS NULL THEN 'r' ELSE 'g' END::"char", holder = NULL, expires_at = NULL, progress = NULL,
+        available_at = clock_timestamp() + e.delay * interval '1 second'
     FROM unnest(%(ids)s::bigint[], %(delays)s::float8[], %(types)s::text[], %(messages)s::text[], %(tracebacks)s::text[]) AS e (id, delay, type, message, traceback)
     WHERE job.id = ANY(ARRAY(SELECT id FROM k)) AND e.id = job.id
     RETURNING job.id, job.attempt, job.queue, job.task, job.term, job.claimed_at, job.available_at,
-        e.type, e.message, e.traceback
+        e.type, e.message, e.traceback, job.limit_key
+), w AS (
+    INSERT INTO "app".leasequeue_wake (queue, key, due_at)
+    SELECT queue, limit_key, clock_timestamp() FROM u WHERE limit_key IS NOT NULL
+    UNION SELECT queue, limit_key, available_at FROM u WHERE limit_key IS NOT NULL
 )
 INSERT INTO "app".leasequeue_failure
     (job_id, attempt, queue, task, error_type, message, traceback, worker, term, started_at, failed_at, retry_at)
@@ -99,7 +122,11 @@ RETURNING job_id;
 WITH k AS MATERIALIZED (
     SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
 ), d AS (
-    DELETE FROM "app".leasequeue_job WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING id, queue, task, args, attempt, abandoned, created_at, claimed_at, meta, term
+    DELETE FROM "app".leasequeue_job WHERE id = ANY(ARRAY(SELECT id FROM k)) AND children IS NULL RETURNING id, queue, task, args, attempt, abandoned, created_at, claimed_at, meta, term, limit_key, nullif(jsonb_strip_nulls(jsonb_build_object('priority', nullif(priority, 0), 'max_attempts', max_attempts,
+        'limit_key', limit_key, 'limit_max', limit_max, 'rate_max', rate_max, 'rate_seconds', rate_seconds,
+        'workflow', workflow)), '{}') AS options
+), w AS (
+    INSERT INTO "app".leasequeue_wake (queue, key) SELECT DISTINCT queue, limit_key FROM d WHERE limit_key IS NOT NULL
 ), e AS (
     SELECT * FROM unnest(%(ids)s::bigint[], %(delays)s::float8[], %(types)s::text[], %(messages)s::text[], %(tracebacks)s::text[]) AS e (id, delay, type, message, traceback)
 ), f AS (
@@ -108,8 +135,8 @@ WITH k AS MATERIALIZED (
     SELECT d.id, attempt, queue, task, type, message, traceback, %(worker)s, term, claimed_at, clock_timestamp()
     FROM d JOIN e ON e.id = d.id
 )
-INSERT INTO "app".leasequeue_finished (id, queue, task, args, outcome, attempt, abandoned, enqueued_at, started_at, finished_at, meta, error)
-SELECT d.id, queue, task, args, %(outcome)s, attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta,
+INSERT INTO "app".leasequeue_finished (id, queue, task, args, outcome, attempt, abandoned, enqueued_at, started_at, finished_at, meta, options, error)
+SELECT d.id, queue, task, args, %(outcome)s, attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta, options,
     type || ': ' || message
 FROM d JOIN e ON e.id = d.id
 RETURNING id;
@@ -117,19 +144,29 @@ RETURNING id;
 -- release
 WITH k AS MATERIALIZED (
     SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
+), u AS (
+    UPDATE "app".leasequeue_job SET state = CASE WHEN limit_key IS NULL OR %(back)s <> 'r' THEN %(back)s ELSE 'g' END::"char", holder = NULL, expires_at = NULL, attempt = attempt - 1
+    WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING id, queue, limit_key
+), w AS (
+    INSERT INTO "app".leasequeue_wake (queue, key) SELECT DISTINCT queue, limit_key FROM u WHERE limit_key IS NOT NULL
 )
-UPDATE "app".leasequeue_job SET state = %(back)s::"char", holder = NULL, expires_at = NULL, attempt = attempt - 1
-WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING id;
+SELECT id FROM u;
 
 -- put_back
 WITH k AS MATERIALIZED (
     SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
+), u AS (
+    UPDATE "app".leasequeue_job SET state = CASE WHEN limit_key IS NULL OR %(back)s <> 'r' THEN %(back)s ELSE 'g' END::"char", holder = NULL, expires_at = NULL, attempt = attempt - 1,
+        available_at = clock_timestamp()
+            + least(60, 0.5 * 2 ^ least(10, coalesce((meta ->> 'put_back')::int, 0))) * interval '1 second',
+        meta = coalesce(meta, '{}') || jsonb_build_object('put_back', coalesce((meta ->> 'put_back')::int, 0) + 1)
+    WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING id, queue, limit_key, available_at
+), w AS (
+    INSERT INTO "app".leasequeue_wake (queue, key, due_at)
+    SELECT queue, limit_key, clock_timestamp() FROM u WHERE limit_key IS NOT NULL
+    UNION SELECT queue, limit_key, available_at FROM u WHERE limit_key IS NOT NULL
 )
-UPDATE "app".leasequeue_job SET state = %(back)s::"char", holder = NULL, expires_at = NULL, attempt = attempt - 1,
-    available_at = clock_timestamp()
-        + least(60, 0.5 * 2 ^ least(10, coalesce((meta ->> 'put_back')::int, 0))) * interval '1 second',
-    meta = coalesce(meta, '{}') || jsonb_build_object('put_back', coalesce((meta ->> 'put_back')::int, 0) + 1)
-WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING id;
+SELECT id FROM u;
 
 -- renew
 WITH k AS MATERIALIZED (
@@ -161,17 +198,26 @@ WITH k AS MATERIALIZED (
     SELECT id FROM "app".leasequeue_job
     WHERE state = 'l' AND holder = %(holder)s AND NOT id = ANY(%(known)s::bigint[])
     ORDER BY id FOR UPDATE SKIP LOCKED
+), u AS (
+    UPDATE "app".leasequeue_job SET state = CASE WHEN limit_key IS NULL THEN 'r' ELSE 'g' END::"char", holder = NULL, expires_at = NULL, attempt = attempt - 1
+    WHERE id = ANY(ARRAY(SELECT id FROM k)) AND state = 'l' AND holder = %(holder)s RETURNING id, queue, limit_key
+), w AS (
+    INSERT INTO "app".leasequeue_wake (queue, key) SELECT DISTINCT queue, limit_key FROM u WHERE limit_key IS NOT NULL
 )
-UPDATE "app".leasequeue_job SET state = 'r', holder = NULL, expires_at = NULL, attempt = attempt - 1
-WHERE id = ANY(ARRAY(SELECT id FROM k)) AND state = 'l' AND holder = %(holder)s RETURNING id;
+SELECT id FROM u;
 
 -- sweep
-UPDATE "app".leasequeue_job
-SET state = CASE WHEN abandoned >= 1 THEN 'q' ELSE 'r' END::"char", holder = NULL, expires_at = NULL, abandoned = abandoned + 1
-WHERE id = ANY(ARRAY(
-    SELECT id FROM "app".leasequeue_job WHERE state = 'l' AND expires_at < now()
-    ORDER BY id LIMIT 500 FOR UPDATE SKIP LOCKED))
-RETURNING id, task, queue, abandoned, state::text;
+WITH u AS (
+    UPDATE "app".leasequeue_job SET state = CASE WHEN abandoned >= 1 THEN 'q' ELSE CASE WHEN limit_key IS NULL THEN 'r' ELSE 'g' END::"char" END,
+        holder = NULL, expires_at = NULL, abandoned = abandoned + 1
+    WHERE id = ANY(ARRAY(
+        SELECT id FROM "app".leasequeue_job WHERE state = 'l' AND expires_at < now()
+        ORDER BY id LIMIT 500 FOR UPDATE SKIP LOCKED))
+    RETURNING id, task, queue, abandoned, state, limit_key
+), w AS (
+    INSERT INTO "app".leasequeue_wake (queue, key) SELECT DISTINCT queue, limit_key FROM u WHERE limit_key IS NOT NULL
+)
+SELECT id, task, queue, abandoned, state::text FROM u;
 
 -- release_dead
 WITH k AS MATERIALIZED (
@@ -181,16 +227,20 @@ WITH k AS MATERIALIZED (
     ORDER BY id FOR UPDATE SKIP LOCKED
 ), u AS (
     UPDATE "app".leasequeue_job AS job
-    SET state = CASE WHEN (k.started AND %(suspect)s) OR k.returned >= 5 THEN 'q' ELSE %(back)s END::"char",
+    SET state = CASE WHEN (k.started AND %(suspect)s) OR k.returned >= 5 THEN 'q' ELSE CASE WHEN limit_key IS NULL OR %(back)s <> 'r' THEN %(back)s ELSE 'g' END::"char" END::"char",
         holder = NULL, expires_at = NULL,
         abandoned = abandoned + (k.started AND %(suspect)s)::int,
         attempt = attempt - (NOT k.started OR NOT %(suspect)s)::int,
         meta = CASE WHEN k.started THEN job.meta
             ELSE coalesce(job.meta, '{}') || jsonb_build_object('returned', k.returned + 1) END
     FROM k WHERE job.id = k.id AND job.state = 'l' AND job.holder BETWEEN %(first)s AND %(last)s
-    RETURNING job.id, k.started, job.abandoned, job.task, job.queue, job.attempt, job.term, job.claimed_at
+    RETURNING job.id, k.started, job.abandoned, job.task, job.queue, job.attempt, job.term, job.claimed_at,
+        job.limit_key
+), w AS (
+    INSERT INTO "app".leasequeue_wake (queue, key) SELECT DISTINCT queue, limit_key FROM u WHERE limit_key IS NOT NULL
 ), f AS (
-    INSERT INTO "app".leasequeue_failure (job_id, attempt, queue, task, error_type, message, worker, term, started_at, failed_at)
+    INSERT INTO "app".leasequeue_failure
+        (job_id, attempt, queue, task, error_type, message, worker, term, started_at, failed_at)
     SELECT id, attempt, queue, task, 'ProcessDied', %(reason)s, %(worker)s, term, claimed_at, clock_timestamp()
     FROM u WHERE started AND %(suspect)s
 )
@@ -199,13 +249,14 @@ SELECT id, started, abandoned, task FROM u;
 -- bury
 WITH d AS (
     DELETE FROM "app".leasequeue_job WHERE id = ANY(ARRAY(
-        SELECT id FROM "app".leasequeue_job WHERE state = 'q' AND abandoned >= %(max_abandoned)s
-        ORDER BY id LIMIT 500 FOR UPDATE SKIP LOCKED))
-    RETURNING id, queue, task, args, attempt, abandoned, created_at, claimed_at, meta
+        SELECT id FROM "app".leasequeue_job WHERE state = 'q' AND abandoned >= %(max_abandoned)s AND children IS NULL
+        ORDER BY id LIMIT 500 FOR UPDATE SKIP LOCKED)) AND children IS NULL
+    RETURNING id, queue, task, args, attempt, abandoned, created_at, claimed_at, meta, term, limit_key, nullif(jsonb_strip_nulls(jsonb_build_object('priority', nullif(priority, 0), 'max_attempts', max_attempts,
+        'limit_key', limit_key, 'limit_max', limit_max, 'rate_max', rate_max, 'rate_seconds', rate_seconds,
+        'workflow', workflow)), '{}') AS options
 )
-INSERT INTO "app".leasequeue_finished
-    (id, queue, task, args, outcome, attempt, abandoned, enqueued_at, started_at, finished_at, meta, error)
-SELECT id, queue, task, args, 'failed', attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta,
+INSERT INTO "app".leasequeue_finished (id, queue, task, args, outcome, attempt, abandoned, enqueued_at, started_at, finished_at, meta, options, error)
+SELECT id, queue, task, args, 'failed', attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta, options,
     'Abandoned: the process that ran it died or was lost ' || abandoned || ' times'
 FROM d RETURNING id, task;
 

@@ -22,6 +22,15 @@ CREATE TABLE "app".leasequeue_job (
     claimed_at timestamptz,
     cancel_requested_at timestamptz,
     meta jsonb,
+    start_by timestamptz,
+    unique_until "char",
+    limit_max integer,
+    rate_max integer,
+    rate_seconds double precision,
+    pending integer,
+    children integer,
+    workflow bigint,
+    progress jsonb,
     CONSTRAINT leasequeue_job_pkey PRIMARY KEY (id),
     CONSTRAINT leasequeue_job_queue_check CHECK (octet_length(queue) BETWEEN 1 AND 512),
     CONSTRAINT leasequeue_job_task_check CHECK (octet_length(task) BETWEEN 1 AND 512),
@@ -31,8 +40,11 @@ CREATE TABLE "app".leasequeue_job (
     CONSTRAINT leasequeue_job_available_at_check
         CHECK (available_at > '1970-01-01 00:00:00+00' AND available_at < 'infinity'),
     CONSTRAINT leasequeue_job_state_check CHECK (state IN ('r', 'l', 'q', 'g', 'b')),
-    CONSTRAINT leasequeue_job_lease_check
-        CHECK (state <> 'l' OR (holder IS NOT NULL AND term IS NOT NULL AND expires_at IS NOT NULL)),
+    CONSTRAINT leasequeue_job_held_check CHECK (CASE state
+        WHEN 'l' THEN holder IS NOT NULL AND term IS NOT NULL AND expires_at IS NOT NULL
+        WHEN 'g' THEN limit_key IS NOT NULL WHEN 'b' THEN pending > 0 ELSE true END),
+    CONSTRAINT leasequeue_job_limit_check CHECK (
+        limit_max > 0 AND rate_max > 0 AND rate_seconds > 0 AND (rate_max IS NULL) = (rate_seconds IS NULL)),
     CONSTRAINT leasequeue_job_max_attempts_check CHECK (max_attempts > 0),
     CONSTRAINT leasequeue_job_meta_check CHECK (jsonb_typeof(meta) = 'object')
 ) WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000, autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 50000);
@@ -47,9 +59,24 @@ CREATE INDEX leasequeue_job_leased ON "app".leasequeue_job (id) WHERE state = 'l
 CREATE INDEX leasequeue_job_suspect ON "app".leasequeue_job (id) WHERE state = 'q';
 
 -- upgrade_05
-CREATE UNIQUE INDEX leasequeue_job_unique ON "app".leasequeue_job (unique_key) WHERE unique_key IS NOT NULL;
+CREATE INDEX leasequeue_job_gate ON "app".leasequeue_job (limit_key, queue, priority DESC, available_at, id) WHERE state = 'g';
 
 -- upgrade_06
+CREATE INDEX leasequeue_job_gate_key ON "app".leasequeue_job (limit_key, term) WHERE state = 'l' AND limit_key IS NOT NULL;
+
+-- upgrade_07
+CREATE INDEX leasequeue_job_gate_task ON "app".leasequeue_job (task, term) WHERE state = 'l' AND limit_key IS NOT NULL;
+
+-- upgrade_08
+CREATE INDEX leasequeue_job_gate_queue ON "app".leasequeue_job (queue, term) WHERE state = 'l' AND limit_key IS NOT NULL;
+
+-- upgrade_09
+CREATE INDEX leasequeue_job_start_by ON "app".leasequeue_job (start_by) WHERE start_by IS NOT NULL AND state <> 'l';
+
+-- upgrade_10
+CREATE UNIQUE INDEX leasequeue_job_unique ON "app".leasequeue_job (unique_key) WHERE unique_key IS NOT NULL;
+
+-- upgrade_11
 CREATE TABLE "app".leasequeue_finished (
     id bigint NOT NULL,
     queue text NOT NULL,
@@ -64,19 +91,20 @@ CREATE TABLE "app".leasequeue_finished (
     result jsonb,
     error text,
     meta jsonb,
+    options jsonb,
     CONSTRAINT leasequeue_finished_pkey PRIMARY KEY (id),
     CONSTRAINT leasequeue_finished_outcome_check
         CHECK (outcome IN ('succeeded', 'failed', 'cancelled', 'expired'))
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50000, autovacuum_vacuum_insert_scale_factor = 0.2,
     autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 200000);
 
--- upgrade_07
+-- upgrade_12
 CREATE INDEX leasequeue_finished_age ON "app".leasequeue_finished (finished_at);
 
--- upgrade_08
+-- upgrade_13
 CREATE INDEX leasequeue_finished_unhappy ON "app".leasequeue_finished (outcome, finished_at) WHERE outcome <> 'succeeded';
 
--- upgrade_09
+-- upgrade_14
 CREATE TABLE "app".leasequeue_failure (
     job_id bigint NOT NULL,
     attempt integer NOT NULL,
@@ -92,16 +120,16 @@ CREATE TABLE "app".leasequeue_failure (
     retry_at timestamptz
 );
 
--- upgrade_10
+-- upgrade_15
 ALTER TABLE "app".leasequeue_failure REPLICA IDENTITY FULL;
 
--- upgrade_11
+-- upgrade_16
 CREATE INDEX leasequeue_failure_job ON "app".leasequeue_failure (job_id);
 
--- upgrade_12
+-- upgrade_17
 CREATE INDEX leasequeue_failure_age ON "app".leasequeue_failure (failed_at);
 
--- upgrade_13
+-- upgrade_18
 CREATE TABLE "app".leasequeue_lease (
     name text NOT NULL,
     slot smallint NOT NULL DEFAULT 0,
@@ -118,7 +146,7 @@ CREATE TABLE "app".leasequeue_lease (
     CONSTRAINT leasequeue_lease_slots_check CHECK (slot >= 0 AND slots >= 1)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 500, autovacuum_vacuum_cost_delay = 0);
 
--- upgrade_14
+-- upgrade_19
 CREATE TABLE "app".leasequeue_lease_event (
     id bigint GENERATED ALWAYS AS IDENTITY,
     name text NOT NULL,
@@ -137,16 +165,16 @@ CREATE TABLE "app".leasequeue_lease_event (
         AND octet_length(owner) BETWEEN 1 AND 512 AND octet_length(reason) BETWEEN 1 AND 512))
 );
 
--- upgrade_15
+-- upgrade_20
 CREATE INDEX leasequeue_lease_event_name ON "app".leasequeue_lease_event (name, id);
 
--- upgrade_16
+-- upgrade_21
 CREATE UNIQUE INDEX leasequeue_lease_event_refused ON "app".leasequeue_lease_event (name, owner, reason, date_trunc('minute', at AT TIME ZONE 'UTC')) WHERE event = 'refused';
 
--- upgrade_17
+-- upgrade_22
 CREATE INDEX leasequeue_lease_event_age ON "app".leasequeue_lease_event (at);
 
--- upgrade_18
+-- upgrade_23
 CREATE TABLE "app".leasequeue_schedule (
     name text NOT NULL,
     task text NOT NULL,
@@ -184,7 +212,7 @@ CREATE TABLE "app".leasequeue_schedule (
     CONSTRAINT leasequeue_schedule_meta_check CHECK (jsonb_typeof(meta) = 'object')
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 500, autovacuum_vacuum_cost_delay = 0);
 
--- upgrade_19
+-- upgrade_24
 CREATE TABLE "app".leasequeue_tick (
     schedule text NOT NULL,
     due_at timestamptz NOT NULL,
@@ -198,10 +226,10 @@ CREATE TABLE "app".leasequeue_tick (
         CHECK (outcome IN ('fired', 'caught_up', 'coalesced', 'missed', 'overlapped', 'paused', 'redefined'))
 );
 
--- upgrade_20
+-- upgrade_25
 CREATE INDEX leasequeue_tick_age ON "app".leasequeue_tick (decided_at);
 
--- upgrade_21
+-- upgrade_26
 CREATE TABLE "app".leasequeue_worker (
     id uuid NOT NULL,
     host text NOT NULL,
@@ -218,29 +246,28 @@ CREATE TABLE "app".leasequeue_worker (
     CONSTRAINT leasequeue_worker_pkey PRIMARY KEY (id)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 500, autovacuum_vacuum_cost_delay = 0);
 
--- upgrade_22
+-- upgrade_27
 CREATE TABLE "app".leasequeue_queue (
     name text NOT NULL,
     paused_at timestamptz,
     resume_at timestamptz,
-    limits jsonb,
     CONSTRAINT leasequeue_queue_pkey PRIMARY KEY (name),
     CONSTRAINT leasequeue_queue_name_check CHECK (octet_length(name) BETWEEN 1 AND 512)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 500, autovacuum_vacuum_cost_delay = 0);
 
--- upgrade_23
+-- upgrade_28
 CREATE TABLE "app".leasequeue_lane (
     queue text NOT NULL,
     priority smallint NOT NULL
 );
 
--- upgrade_24
+-- upgrade_29
 ALTER TABLE "app".leasequeue_lane REPLICA IDENTITY FULL;
 
--- upgrade_25
+-- upgrade_30
 CREATE INDEX leasequeue_lane_queue ON "app".leasequeue_lane (queue, priority);
 
--- upgrade_26
+-- upgrade_31
 CREATE TABLE "app".leasequeue_stat (
     worker uuid NOT NULL,
     minute timestamptz NOT NULL,
@@ -248,44 +275,173 @@ CREATE TABLE "app".leasequeue_stat (
     CONSTRAINT leasequeue_stat_pkey PRIMARY KEY (worker, minute)
 );
 
--- upgrade_27
+-- upgrade_32
 CREATE INDEX leasequeue_stat_age ON "app".leasequeue_stat (minute);
 
--- upgrade_28
+-- upgrade_33
+CREATE TABLE "app".leasequeue_limit (
+    name text NOT NULL,
+    declared boolean NOT NULL,
+    max_running integer,
+    rate_max integer,
+    rate_seconds double precision,
+    deployed_at timestamptz,
+    updated_at timestamptz NOT NULL DEFAULT now(),
+    updated_by text,
+    CONSTRAINT leasequeue_limit_pkey PRIMARY KEY (name, declared),
+    CONSTRAINT leasequeue_limit_name_check CHECK (octet_length(name) BETWEEN 1 AND 512),
+    CONSTRAINT leasequeue_limit_values_check CHECK (
+        max_running >= 0 AND rate_max > 0 AND rate_seconds > 0 AND (rate_max IS NULL) = (rate_seconds IS NULL))
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 500, autovacuum_vacuum_cost_delay = 0);
+
+-- upgrade_34
+CREATE TABLE "app".leasequeue_wake (
+    id bigint GENERATED ALWAYS AS IDENTITY,
+    queue text NOT NULL,
+    due_at timestamptz NOT NULL DEFAULT now(),
+    key text NOT NULL,
+    parked text,
+    whole boolean NOT NULL DEFAULT false,
+    CONSTRAINT leasequeue_wake_pkey PRIMARY KEY (id)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000, autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000);
+
+-- upgrade_35
+CREATE INDEX leasequeue_wake_due ON "app".leasequeue_wake (queue, due_at, id);
+
+-- upgrade_36
+CREATE INDEX leasequeue_wake_parked ON "app".leasequeue_wake (parked, queue) WHERE parked IS NOT NULL;
+
+-- upgrade_37
+CREATE TABLE "app".leasequeue_bucket (
+    id integer NOT NULL,
+    CONSTRAINT leasequeue_bucket_pkey PRIMARY KEY (id)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000);
+
+-- upgrade_38
+INSERT INTO "app".leasequeue_bucket (id) SELECT generate_series(0, 16383);
+
+-- upgrade_39
+CREATE TABLE "app".leasequeue_admission (
+    id bigint GENERATED ALWAYS AS IDENTITY,
+    name text NOT NULL,
+    at timestamptz NOT NULL,
+    count integer NOT NULL,
+    CONSTRAINT leasequeue_admission_pkey PRIMARY KEY (id)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000, autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000);
+
+-- upgrade_40
+CREATE INDEX leasequeue_admission_name ON "app".leasequeue_admission (name, at);
+
+-- upgrade_41
+CREATE INDEX leasequeue_admission_age ON "app".leasequeue_admission (at);
+
+-- upgrade_42
+CREATE TABLE "app".leasequeue_hold (
+    unique_key text NOT NULL,
+    job_id bigint NOT NULL,
+    expires_at timestamptz NOT NULL,
+    CONSTRAINT leasequeue_hold_pkey PRIMARY KEY (unique_key),
+    CONSTRAINT leasequeue_hold_unique_key_check CHECK (octet_length(unique_key) BETWEEN 1 AND 512)
+);
+
+-- upgrade_43
+CREATE INDEX leasequeue_hold_age ON "app".leasequeue_hold (expires_at);
+
+-- upgrade_44
+CREATE TABLE "app".leasequeue_workflow (
+    id bigint GENERATED ALWAYS AS IDENTITY,
+    name text,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    meta jsonb,
+    CONSTRAINT leasequeue_workflow_pkey PRIMARY KEY (id)
+);
+
+-- upgrade_45
+CREATE INDEX leasequeue_workflow_age ON "app".leasequeue_workflow (created_at);
+
+-- upgrade_46
+CREATE TABLE "app".leasequeue_step (
+    workflow bigint NOT NULL,
+    name text NOT NULL,
+    job_id bigint NOT NULL,
+    CONSTRAINT leasequeue_step_pkey PRIMARY KEY (workflow, name),
+    CONSTRAINT leasequeue_step_name_check CHECK (octet_length(name) BETWEEN 1 AND 512)
+);
+
+-- upgrade_47
+CREATE INDEX leasequeue_step_job ON "app".leasequeue_step (job_id);
+
+-- upgrade_48
+CREATE TABLE "app".leasequeue_edge (
+    parent_id bigint NOT NULL,
+    child_id bigint NOT NULL,
+    on_failure "char" NOT NULL DEFAULT 'x',
+    CONSTRAINT leasequeue_edge_pkey PRIMARY KEY (parent_id, child_id),
+    CONSTRAINT leasequeue_edge_on_failure_check CHECK (on_failure IN ('x', 'c', 'f'))
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000, autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000);
+
+-- upgrade_49
+CREATE INDEX leasequeue_edge_child ON "app".leasequeue_edge (child_id);
+
+-- upgrade_50
 COMMENT ON TABLE "app".leasequeue_job IS 'leasequeue schema version 1';
 
 -- downgrade_00
-DROP TABLE "app".leasequeue_stat;
+DROP TABLE "app".leasequeue_edge;
 
 -- downgrade_01
-DROP TABLE "app".leasequeue_lane;
+DROP TABLE "app".leasequeue_step;
 
 -- downgrade_02
-DROP TABLE "app".leasequeue_queue;
+DROP TABLE "app".leasequeue_workflow;
 
 -- downgrade_03
-DROP TABLE "app".leasequeue_worker;
+DROP TABLE "app".leasequeue_hold;
 
 -- downgrade_04
-DROP TABLE "app".leasequeue_tick;
+DROP TABLE "app".leasequeue_admission;
 
 -- downgrade_05
-DROP TABLE "app".leasequeue_schedule;
+DROP TABLE "app".leasequeue_bucket;
 
 -- downgrade_06
-DROP TABLE "app".leasequeue_lease_event;
+DROP TABLE "app".leasequeue_wake;
 
 -- downgrade_07
-DROP TABLE "app".leasequeue_lease;
+DROP TABLE "app".leasequeue_limit;
 
 -- downgrade_08
-DROP TABLE "app".leasequeue_failure;
+DROP TABLE "app".leasequeue_stat;
 
 -- downgrade_09
-DROP TABLE "app".leasequeue_finished;
+DROP TABLE "app".leasequeue_lane;
 
 -- downgrade_10
-DROP TABLE "app".leasequeue_job;
+DROP TABLE "app".leasequeue_queue;
 
 -- downgrade_11
+DROP TABLE "app".leasequeue_worker;
+
+-- downgrade_12
+DROP TABLE "app".leasequeue_tick;
+
+-- downgrade_13
+DROP TABLE "app".leasequeue_schedule;
+
+-- downgrade_14
+DROP TABLE "app".leasequeue_lease_event;
+
+-- downgrade_15
+DROP TABLE "app".leasequeue_lease;
+
+-- downgrade_16
+DROP TABLE "app".leasequeue_failure;
+
+-- downgrade_17
+DROP TABLE "app".leasequeue_finished;
+
+-- downgrade_18
+DROP TABLE "app".leasequeue_job;
+
+-- downgrade_19
 DROP SEQUENCE "app".leasequeue_term;

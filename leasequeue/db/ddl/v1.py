@@ -24,6 +24,16 @@ _SMALL = (
     "autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 500, autovacuum_vacuum_cost_delay = 0"
 )
 
+_WAKE = (
+    "autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0, "
+    "autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000, "
+    "autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000"
+)
+_BUCKET = (
+    "autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, "
+    "autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000"
+)
+
 UPGRADE: tuple[str, ...] = (
     "CREATE SEQUENCE {s}.leasequeue_term AS bigint",
     f"""CREATE TABLE {{s}}.leasequeue_job (
@@ -46,6 +56,15 @@ UPGRADE: tuple[str, ...] = (
     claimed_at timestamptz,
     cancel_requested_at timestamptz,
     meta jsonb,
+    start_by timestamptz,
+    unique_until "char",
+    limit_max integer,
+    rate_max integer,
+    rate_seconds double precision,
+    pending integer,
+    children integer,
+    workflow bigint,
+    progress jsonb,
     CONSTRAINT leasequeue_job_pkey PRIMARY KEY (id),
     CONSTRAINT leasequeue_job_queue_check CHECK (octet_length(queue) BETWEEN 1 AND 512),
     CONSTRAINT leasequeue_job_task_check CHECK (octet_length(task) BETWEEN 1 AND 512),
@@ -55,8 +74,11 @@ UPGRADE: tuple[str, ...] = (
     CONSTRAINT leasequeue_job_available_at_check
         CHECK (available_at > '1970-01-01 00:00:00+00' AND available_at < 'infinity'),
     CONSTRAINT leasequeue_job_state_check CHECK (state IN ('r', 'l', 'q', 'g', 'b')),
-    CONSTRAINT leasequeue_job_lease_check
-        CHECK (state <> 'l' OR (holder IS NOT NULL AND term IS NOT NULL AND expires_at IS NOT NULL)),
+    CONSTRAINT leasequeue_job_held_check CHECK (CASE state
+        WHEN 'l' THEN holder IS NOT NULL AND term IS NOT NULL AND expires_at IS NOT NULL
+        WHEN 'g' THEN limit_key IS NOT NULL WHEN 'b' THEN pending > 0 ELSE true END),
+    CONSTRAINT leasequeue_job_limit_check CHECK (
+        limit_max > 0 AND rate_max > 0 AND rate_seconds > 0 AND (rate_max IS NULL) = (rate_seconds IS NULL)),
     CONSTRAINT leasequeue_job_max_attempts_check CHECK (max_attempts > 0),
     CONSTRAINT leasequeue_job_meta_check CHECK (jsonb_typeof(meta) = 'object')
 ) WITH ({_HOT})""",
@@ -64,6 +86,16 @@ UPGRADE: tuple[str, ...] = (
     "WHERE state = 'r'",
     "CREATE INDEX leasequeue_job_leased ON {s}.leasequeue_job (id) WHERE state = 'l'",
     "CREATE INDEX leasequeue_job_suspect ON {s}.leasequeue_job (id) WHERE state = 'q'",
+    # What waits at a limit, by its key; and what runs under one, counted by key, task or queue from a term on.
+    "CREATE INDEX leasequeue_job_gate ON {s}.leasequeue_job (limit_key, queue, priority DESC, available_at, id) "
+    "WHERE state = 'g'",
+    "CREATE INDEX leasequeue_job_gate_key ON {s}.leasequeue_job (limit_key, term) "
+    "WHERE state = 'l' AND limit_key IS NOT NULL",
+    "CREATE INDEX leasequeue_job_gate_task ON {s}.leasequeue_job (task, term) "
+    "WHERE state = 'l' AND limit_key IS NOT NULL",
+    "CREATE INDEX leasequeue_job_gate_queue ON {s}.leasequeue_job (queue, term) "
+    "WHERE state = 'l' AND limit_key IS NOT NULL",
+    "CREATE INDEX leasequeue_job_start_by ON {s}.leasequeue_job (start_by) WHERE start_by IS NOT NULL AND state <> 'l'",
     "CREATE UNIQUE INDEX leasequeue_job_unique ON {s}.leasequeue_job (unique_key) WHERE unique_key IS NOT NULL",
     """CREATE TABLE {s}.leasequeue_finished (
     id bigint NOT NULL,
@@ -79,6 +111,7 @@ UPGRADE: tuple[str, ...] = (
     result jsonb,
     error text,
     meta jsonb,
+    options jsonb,
     CONSTRAINT leasequeue_finished_pkey PRIMARY KEY (id),
     CONSTRAINT leasequeue_finished_outcome_check
         CHECK (outcome IN ('succeeded', 'failed', 'cancelled', 'expired'))
@@ -209,7 +242,6 @@ UPGRADE: tuple[str, ...] = (
     name text NOT NULL,
     paused_at timestamptz,
     resume_at timestamptz,
-    limits jsonb,
     CONSTRAINT leasequeue_queue_pkey PRIMARY KEY (name),
     CONSTRAINT leasequeue_queue_name_check CHECK (octet_length(name) BETWEEN 1 AND 512)
 ) WITH ({_SMALL})""",
@@ -227,10 +259,93 @@ UPGRADE: tuple[str, ...] = (
     CONSTRAINT leasequeue_stat_pkey PRIMARY KEY (worker, minute)
 )""",
     "CREATE INDEX leasequeue_stat_age ON {s}.leasequeue_stat (minute)",
+    # Limits that do not stand in the jobs themselves: declared in code, or set by an operator, which wins.
+    f"""CREATE TABLE {{s}}.leasequeue_limit (
+    name text NOT NULL,
+    declared boolean NOT NULL,
+    max_running integer,
+    rate_max integer,
+    rate_seconds double precision,
+    deployed_at timestamptz,
+    updated_at timestamptz NOT NULL DEFAULT now(),
+    updated_by text,
+    CONSTRAINT leasequeue_limit_pkey PRIMARY KEY (name, declared),
+    CONSTRAINT leasequeue_limit_name_check CHECK (octet_length(name) BETWEEN 1 AND 512),
+    CONSTRAINT leasequeue_limit_values_check CHECK (
+        max_running >= 0 AND rate_max > 0 AND rate_seconds > 0 AND (rate_max IS NULL) = (rate_seconds IS NULL))
+) WITH ({_SMALL})""",
+    # Inserted by whatever makes a slot or a job of a key free, taken by the next claim at the gate; never updated in
+    # place by an enqueue, so no enqueue waits for another.
+    f"""CREATE TABLE {{s}}.leasequeue_wake (
+    id bigint GENERATED ALWAYS AS IDENTITY,
+    queue text NOT NULL,
+    due_at timestamptz NOT NULL DEFAULT now(),
+    key text NOT NULL,
+    parked text,
+    whole boolean NOT NULL DEFAULT false,
+    CONSTRAINT leasequeue_wake_pkey PRIMARY KEY (id)
+) WITH ({_WAKE})""",
+    "CREATE INDEX leasequeue_wake_due ON {s}.leasequeue_wake (queue, due_at, id)",
+    "CREATE INDEX leasequeue_wake_parked ON {s}.leasequeue_wake (parked, queue) WHERE parked IS NOT NULL",
+    # Rows that are only ever locked: who counts the jobs that run under a key holds the row of its hash.
+    f"""CREATE TABLE {{s}}.leasequeue_bucket (
+    id integer NOT NULL,
+    CONSTRAINT leasequeue_bucket_pkey PRIMARY KEY (id)
+) WITH ({_BUCKET})""",
+    "INSERT INTO {s}.leasequeue_bucket (id) SELECT generate_series(0, 16383)",
+    f"""CREATE TABLE {{s}}.leasequeue_admission (
+    id bigint GENERATED ALWAYS AS IDENTITY,
+    name text NOT NULL,
+    at timestamptz NOT NULL,
+    count integer NOT NULL,
+    CONSTRAINT leasequeue_admission_pkey PRIMARY KEY (id)
+) WITH ({_WAKE})""",
+    "CREATE INDEX leasequeue_admission_name ON {s}.leasequeue_admission (name, at)",
+    "CREATE INDEX leasequeue_admission_age ON {s}.leasequeue_admission (at)",
+    """CREATE TABLE {s}.leasequeue_hold (
+    unique_key text NOT NULL,
+    job_id bigint NOT NULL,
+    expires_at timestamptz NOT NULL,
+    CONSTRAINT leasequeue_hold_pkey PRIMARY KEY (unique_key),
+    CONSTRAINT leasequeue_hold_unique_key_check CHECK (octet_length(unique_key) BETWEEN 1 AND 512)
+)""",
+    "CREATE INDEX leasequeue_hold_age ON {s}.leasequeue_hold (expires_at)",
+    """CREATE TABLE {s}.leasequeue_workflow (
+    id bigint GENERATED ALWAYS AS IDENTITY,
+    name text,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    meta jsonb,
+    CONSTRAINT leasequeue_workflow_pkey PRIMARY KEY (id)
+)""",
+    "CREATE INDEX leasequeue_workflow_age ON {s}.leasequeue_workflow (created_at)",
+    """CREATE TABLE {s}.leasequeue_step (
+    workflow bigint NOT NULL,
+    name text NOT NULL,
+    job_id bigint NOT NULL,
+    CONSTRAINT leasequeue_step_pkey PRIMARY KEY (workflow, name),
+    CONSTRAINT leasequeue_step_name_check CHECK (octet_length(name) BETWEEN 1 AND 512)
+)""",
+    "CREATE INDEX leasequeue_step_job ON {s}.leasequeue_step (job_id)",
+    f"""CREATE TABLE {{s}}.leasequeue_edge (
+    parent_id bigint NOT NULL,
+    child_id bigint NOT NULL,
+    on_failure "char" NOT NULL DEFAULT 'x',
+    CONSTRAINT leasequeue_edge_pkey PRIMARY KEY (parent_id, child_id),
+    CONSTRAINT leasequeue_edge_on_failure_check CHECK (on_failure IN ('x', 'c', 'f'))
+) WITH ({_WAKE})""",
+    "CREATE INDEX leasequeue_edge_child ON {s}.leasequeue_edge (child_id)",
     "COMMENT ON TABLE {s}.leasequeue_job IS 'leasequeue schema version 1'",
 )
 
 DOWNGRADE: tuple[str, ...] = (
+    "DROP TABLE {s}.leasequeue_edge",
+    "DROP TABLE {s}.leasequeue_step",
+    "DROP TABLE {s}.leasequeue_workflow",
+    "DROP TABLE {s}.leasequeue_hold",
+    "DROP TABLE {s}.leasequeue_admission",
+    "DROP TABLE {s}.leasequeue_bucket",
+    "DROP TABLE {s}.leasequeue_wake",
+    "DROP TABLE {s}.leasequeue_limit",
     "DROP TABLE {s}.leasequeue_stat",
     "DROP TABLE {s}.leasequeue_lane",
     "DROP TABLE {s}.leasequeue_queue",

@@ -1,0 +1,104 @@
+"""How many jobs may run at once, and how many may start in a span of time. Pure.
+
+A limit is named by what it is about: a key of the application's own (``user:7``), ``task:NAME``, ``queue:NAME``, or the
+first part of keys (``user`` is the limit of each key ``user:...`` that has none of its own).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from typing import Any, NamedTuple, TypeAlias
+
+from leasequeue import naming
+from leasequeue.errors import ConfigurationError
+
+OF_TASK = "task:"
+OF_QUEUE = "queue:"
+OF_SHARE = "fair:"
+_OURS = (OF_TASK, OF_QUEUE, OF_SHARE)
+
+_COUNT_MAX = 2**31 - 1
+_SECONDS = {"ms": 0.001, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+_RATE = re.compile(r"\s*(\d+)\s*/\s*(\d+(?:\.\d+)?)?\s*([a-z]+)\s*")
+
+RateLike: TypeAlias = "str | tuple[int, dt.timedelta]"
+
+
+class Limit(NamedTuple):
+    """What a job of a key must pass; None where there is no such bound.
+
+    Attributes:
+        running: jobs of the key that may run at once, over all workers.
+        rate: jobs that may start in any ``rate_seconds``: a window that slides, not one that begins anew.
+    """
+
+    running: int | None = None
+    rate: int | None = None
+    rate_seconds: float | None = None
+
+    def __str__(self) -> str:
+        parts = []
+        if self.running is not None:
+            parts.append(f"{self.running} at once")
+        if self.rate is not None:
+            parts.append(f"{self.rate} in any {self.rate_seconds:g} s")
+        return ", ".join(parts) or "none"
+
+
+def parse(what: str, running: Any, rate: Any) -> Limit:
+    """A limit from what an application or an operator wrote.
+
+    Args:
+        what: for the error: ``app.send`` or ``queue 'mail'``.
+        running: a whole number of at least 1, or None.
+        rate: ``"100/10s"`` (units ms, s, m, h, d), ``(100, timedelta(seconds=10))``, or None.
+
+    Raises:
+        ConfigurationError: neither form.
+    """
+    if running is not None and (
+        not isinstance(running, int) or isinstance(running, bool) or not 1 <= running <= _COUNT_MAX
+    ):
+        raise ConfigurationError(f"{what}: limit is a whole number of at least 1, not {running!r}")
+    if rate is None:
+        return Limit(running)
+    count, seconds = _rate(what, rate)
+    return Limit(running, count, seconds)
+
+
+def _rate(what: str, rate: Any) -> tuple[int, float]:
+    wrong = ConfigurationError(
+        f'{what}: rate is a number of starts and a span, as in "100/10s", "5/m" or (100, timedelta(seconds=10)), not {rate!r}'
+    )
+    if isinstance(rate, tuple):
+        if len(rate) != 2 or not isinstance(rate[1], dt.timedelta):
+            raise wrong
+        count, seconds = rate[0], rate[1].total_seconds()
+    else:
+        found = _RATE.fullmatch(rate) if isinstance(rate, str) else None
+        if found is None or found.group(3) not in _SECONDS:
+            raise wrong
+        count, seconds = int(found.group(1)), float(found.group(2) or 1) * _SECONDS[found.group(3)]
+    if (
+        not isinstance(count, int)
+        or isinstance(count, bool)
+        or not 1 <= count <= _COUNT_MAX
+        or not 0 < seconds <= 366 * 86_400
+    ):
+        raise wrong
+    return count, seconds
+
+
+def check_key(text: Any) -> str:
+    """A key that an application gave.
+
+    Raises:
+        ConfigurationError: it is too long or empty, or begins like a name of ours.
+    """
+    key = naming.check("a limit_key", text)
+    if key.startswith(_OURS):
+        raise ConfigurationError(
+            f"a limit_key does not begin with {', '.join(_OURS)}: those are limits of ours, not {key!r}"
+        )
+    return key
