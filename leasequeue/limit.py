@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 from leasequeue import naming
@@ -37,6 +38,11 @@ class Limit(NamedTuple):
     rate: int | None = None
     rate_seconds: float | None = None
 
+    def over(self, other: Limit) -> Limit:
+        """This one, with what it does not say taken from another."""
+        rated = self if self.rate is not None else other
+        return Limit(other.running if self.running is None else self.running, rated.rate, rated.rate_seconds)
+
     def __str__(self) -> str:
         parts = []
         if self.running is not None:
@@ -44,6 +50,31 @@ class Limit(NamedTuple):
         if self.rate is not None:
             parts.append(f"{self.rate} in any {self.rate_seconds:g} s")
         return ", ".join(parts) or "none"
+
+
+class Rules:
+    """Limits that stand beside the jobs: declared in code, or set by an operator, which goes before. Immutable.
+
+    Args:
+        rows: (name, declared, running, rate, rate_seconds) of each.
+    """
+
+    def __init__(self, rows: Iterable[tuple[str, bool, int | None, int | None, float | None]] = ()) -> None:
+        found: dict[str, Limit] = {}
+        for name, _, running, rate, seconds in sorted(rows, key=lambda row: row[1]):
+            found[name] = found.get(name, Limit()).over(Limit(running, rate, seconds))
+        self._by_name = found
+
+    def of(self, key: str) -> Limit:
+        """What is said for a key: under its own name, else under the first part of it; each value by itself."""
+        return self._by_name.get(key, Limit()).over(self._by_name.get(key.partition(":")[0], Limit()))
+
+    def above(self, queue: str) -> list[str]:
+        """The limits of the queue itself and of whole tasks, which keys of it may be under; in a fixed order."""
+        return sorted(n for n in self._by_name if n.startswith(OF_TASK) or n == OF_QUEUE + queue)
+
+    def __bool__(self) -> bool:
+        return bool(self._by_name)
 
 
 def parse(what: str, running: Any, rate: Any) -> Limit:

@@ -20,7 +20,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import psycopg
 from psycopg.rows import tuple_row
@@ -55,6 +55,15 @@ _KEEPALIVE: dict[str, str | int] = {
     "tcp_user_timeout": 20_000,
     "client_encoding": "utf8",
 }
+
+
+T = TypeVar("T")
+
+
+class Execute(Protocol):
+    """Runs one statement of a transaction; see ``Link.run`` for what comes back."""
+
+    def __call__(self, sql: str, params: Mapping[str, object] | None = None, /) -> list[tuple[Any, ...]]: ...
 
 
 class Link:
@@ -219,7 +228,47 @@ class Link:
             self.close()  # the answer came while the line was being cut
         return rows
 
-    def _execute(self, sql: str, params: Mapping[str, object] | None) -> list[tuple[Any, ...]]:
+    def transact(self, steps: Callable[[Execute], T], *, bound_seconds: float | None = None) -> T:
+        """Run several statements in one READ COMMITTED transaction.
+
+        Args:
+            steps: called with what runs one statement, as :meth:`run` does; what it returns is returned. It must be quick,
+                and free of effects beside its statements: it may run for a transaction that is then rolled back.
+            bound_seconds: of the whole; None: the bound of this Link.
+
+        Raises:
+            as :meth:`run`: DatabaseUnavailable before the COMMIT was sent, OutcomeUnknown after. Whatever ``steps`` raises
+            rolls the transaction back.
+        """
+        conn = self._open()
+        if self._is_readable(0):
+            self._take_input(conn)
+        watchdog, watch = self._watchdog, self._watch
+        watchdog.arm(watch, self._bound_seconds if bound_seconds is None else bound_seconds)
+        try:
+            found = self._execute_steps(steps)
+        except BaseException as error:
+            hit = watchdog.disarm(watch)
+            self._failed(error, hit, explicit=True)
+            raise
+        if watchdog.disarm(watch):
+            self.close()
+        return found
+
+    def _execute_steps(self, steps: Callable[[Execute], T]) -> T:
+        self._committing = False
+        self._plain.execute(((self._begin or _READ_COMMITTED) + _BOUNDED).encode())
+        try:
+            found = steps(self._execute)
+        except Exception:
+            if not self._cursor.connection.closed:
+                self._plain.execute(b"ROLLBACK")
+            raise
+        self._committing = True
+        self._plain.execute(b"COMMIT")
+        return found
+
+    def _execute(self, sql: str, params: Mapping[str, object] | None = None) -> list[tuple[Any, ...]]:
         cursor = self._cursor
         cursor.execute(sql, params)  # type: ignore[call-overload,unused-ignore]  # it wants literals; ours are made once per schema
         if cursor.rownumber is None:
@@ -231,19 +280,9 @@ class Link:
             raise _Unreadable(f"{type(error).__name__}: {error}") from error
 
     def _execute_within(self, sql: str, params: Mapping[str, object] | None) -> list[tuple[Any, ...]]:
-        self._committing = False
-        self._plain.execute(((self._begin or _READ_COMMITTED) + _BOUNDED).encode())
-        try:
-            rows = self._execute(sql, params)
-        except Exception:
-            if not self._cursor.connection.closed:
-                self._plain.execute(b"ROLLBACK")
-            raise
-        self._committing = True
-        self._plain.execute(b"COMMIT")
-        return rows
+        return self._execute_steps(lambda execute: execute(sql, params))
 
-    def _failed(self, error: BaseException, hit: bool) -> None:
+    def _failed(self, error: BaseException, hit: bool, explicit: bool = False) -> None:
         """Raise what the caller is to know; return where the error itself says it and the connection is sound."""
         pgconn = self._cursor.connection.pgconn
         broken = hit or pgconn.status != psycopg.pq.ConnStatus.OK
@@ -262,7 +301,7 @@ class Link:
             raise DatabaseUnavailable(
                 f"{self._last_good} is read-only ({said}): looking for one that can be written to"
             ) from error
-        rolled_back = self._begin is not None and not self._committing
+        rolled_back = (explicit or self._begin is not None) and not self._committing
         if rolled_back or (not hit and never_ran(error)):
             raise DatabaseUnavailable(f"{self._last_good}: the statement was not carried out: {said}") from error
         why = "no answer within its bound, so the connection was shut" if hit else said

@@ -33,7 +33,7 @@ FENCE = (
     "AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[]))"
 )
 
-_CLAIMED = (
+CLAIMED = (
     "RETURNING id, term, task, args::text, attempt, abandoned, max_attempts, "
     "extract(epoch FROM available_at)::float8, priority, queue, cancel_requested_at IS NOT NULL, "
     "meta ->> 'tick', extract(epoch FROM start_by - clock_timestamp())::float8, "
@@ -41,7 +41,7 @@ _CLAIMED = (
 )
 
 # One term for a whole batch: nextval in a subselect runs once, and not at all when nothing is claimed.
-_TAKE = (
+TAKE = (
     "UPDATE {s}.leasequeue_job SET state = 'l', holder = %(me)s, term = (SELECT nextval('{seq}')), "
     "expires_at = clock_timestamp() + %(ttl)s * interval '1 second', attempt = attempt + 1, claimed_at = clock_timestamp(), "
     "unique_key = CASE WHEN unique_until = 's' THEN NULL ELSE unique_key END"
@@ -50,7 +50,7 @@ _TAKE = (
 # A lane is one priority of a queue, read from its floor on. The inner LIMIT bounds each index scan, the outer one
 # stops at k rows over all lanes, best first; rows are locked one at a time as they are pulled, so no lane is locked
 # beyond what is taken.
-_CLAIM = f"""{_TAKE}
+_CLAIM = f"""{TAKE}
 WHERE id = ANY(ARRAY(
     SELECT ready.id
     FROM unnest(%(priorities)s::smallint[], %(floors)s::float8[], %(floor_ids)s::bigint[])
@@ -62,19 +62,19 @@ WHERE id = ANY(ARRAY(
         ORDER BY available_at, id LIMIT %(k)s FOR UPDATE SKIP LOCKED
     ) AS ready
     LIMIT %(k)s))
-{_CLAIMED}"""
+{CLAIMED}"""
 
 # Not while its queue is paused, nor before the delay of one that was put back.
-_SUSPECT_NOW = """queue = ANY(%(queues)s::text[])
+SUSPECT_NOW = """queue = ANY(%(queues)s::text[])
       AND available_at <= now() AND queue <> ALL (ARRAY(
         SELECT name FROM {s}.leasequeue_queue
         WHERE paused_at IS NOT NULL AND (resume_at IS NULL OR resume_at > now())))"""
 
-_CLAIM_SUSPECT = f"""{_TAKE}
+_CLAIM_SUSPECT = f"""{TAKE}
 WHERE id = ANY(ARRAY(
-    SELECT id FROM {{s}}.leasequeue_job WHERE state = 'q' AND limit_key IS NULL AND {_SUSPECT_NOW}
+    SELECT id FROM {{s}}.leasequeue_job WHERE state = 'q' AND limit_key IS NULL AND {SUSPECT_NOW}
     ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED))
-{_CLAIMED}"""
+{CLAIMED}"""
 
 # Which of many queues have something for us: one round trip for an idle worker.
 _PEEK = """SELECT DISTINCT lane.queue
@@ -104,9 +104,10 @@ WHERE EXISTS (
 # With the database's clock: what an empty scan that begins later has not seen is not older than that.
 _PAUSED = """SELECT extract(epoch FROM now())::float8, ARRAY(
     SELECT name FROM {s}.leasequeue_queue
-    WHERE name = ANY(%(queues)s::text[]) AND paused_at IS NOT NULL AND (resume_at IS NULL OR resume_at > now()))"""
+    WHERE name = ANY(%(queues)s::text[]) AND paused_at IS NOT NULL AND (resume_at IS NULL OR resume_at > now())
+)"""
 
-_LOCKED = f"""WITH k AS MATERIALIZED (
+LOCKED = f"""WITH k AS MATERIALIZED (
     SELECT id FROM {{s}}.leasequeue_job WHERE {FENCE} ORDER BY id FOR UPDATE SKIP LOCKED
 )"""
 
@@ -132,14 +133,14 @@ _ENDED = "id, queue, task, args, attempt, abandoned, created_at, claimed_at, met
 FAILED = f"{_ENDED}, limit_key, {_OPTIONS} AS options"
 CHILDLESS = "id = ANY(ARRAY(SELECT id FROM k)) AND children IS NULL"
 
-_COMPLETE = f"""{_LOCKED}, d AS (
+_COMPLETE = f"""{LOCKED}, d AS (
     DELETE FROM {{s}}.leasequeue_job WHERE {CHILDLESS} RETURNING {_ENDED}
 )
 INSERT INTO {{s}}.leasequeue_finished ({HISTORY}, meta)
 SELECT id, queue, task, args, 'succeeded', attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta FROM d
 RETURNING id"""
 
-_COMPLETE_WITH_RESULTS = f"""{_LOCKED}, d AS (
+_COMPLETE_WITH_RESULTS = f"""{LOCKED}, d AS (
     DELETE FROM {{s}}.leasequeue_job WHERE {CHILDLESS} RETURNING {_ENDED}
 )
 INSERT INTO {{s}}.leasequeue_finished ({HISTORY}, meta, result)
@@ -148,12 +149,13 @@ SELECT d.id, queue, task, args, 'succeeded', attempt, abandoned, created_at, cla
 FROM d JOIN unnest(%(ids)s::bigint[], %(results)s::text[]) AS r (id, result) ON r.id = d.id
 RETURNING id"""
 
-_COMPLETE_UNKEPT = f"""{_LOCKED}
+_COMPLETE_UNKEPT = f"""{LOCKED}
 DELETE FROM {{s}}.leasequeue_job WHERE {CHILDLESS} RETURNING id"""
 
-# Of a job that passed a gate, or is part of a workflow: its slot is free, and its history keeps what it was.
-_COMPLETE_LINKED = f"""{_LOCKED}, d AS (
-    DELETE FROM {{s}}.leasequeue_job WHERE {CHILDLESS} RETURNING {FAILED}
+# Of a job that passed a gate, or is part of a workflow (whose steps may be run again): its slot is free.
+_COMPLETE_LINKED = f"""{LOCKED}, d AS (
+    DELETE FROM {{s}}.leasequeue_job WHERE {CHILDLESS} RETURNING {_ENDED}, limit_key,
+        CASE WHEN workflow IS NOT NULL THEN {_OPTIONS} END AS options
 ), {wake("d")}, f AS (
     INSERT INTO {{s}}.leasequeue_finished ({HISTORY}, meta, options, result)
     SELECT d.id, queue, task, args, 'succeeded', attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta, options,
@@ -168,7 +170,7 @@ _ERRORS = (
     "AS e (id, delay, type, message, traceback)"
 )
 
-_RETRY = f"""{_LOCKED}, u AS (
+_RETRY = f"""{LOCKED}, u AS (
     UPDATE {{s}}.leasequeue_job AS job
     SET state = {_WAITS}, holder = NULL, expires_at = NULL, progress = NULL,
         available_at = clock_timestamp() + e.delay * interval '1 second'
@@ -186,7 +188,7 @@ INSERT INTO {{s}}.leasequeue_failure
 SELECT id, attempt, queue, task, type, message, traceback, %(worker)s, term, claimed_at, clock_timestamp(), available_at FROM u
 RETURNING job_id"""
 
-_FAIL = f"""{_LOCKED}, d AS (
+_FAIL = f"""{LOCKED}, d AS (
     DELETE FROM {{s}}.leasequeue_job WHERE {CHILDLESS} RETURNING {FAILED}
 ), {wake("d")}, e AS (
     SELECT * FROM {_ERRORS}
@@ -203,14 +205,14 @@ FROM d JOIN e ON e.id = d.id
 RETURNING id"""
 
 # Back untouched: what was claimed but never started has spent no attempt. A suspect goes back among the suspects.
-_RELEASE = f"""{_LOCKED}, u AS (
+_RELEASE = f"""{LOCKED}, u AS (
     UPDATE {{s}}.leasequeue_job SET state = {_WAITS_BACK}, holder = NULL, expires_at = NULL, attempt = attempt - 1
     WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING id, queue, limit_key
 ), {wake("u")}
 SELECT id FROM u"""
 
 # Back for another release of the application: the delay doubles with each time, from half a second to a minute.
-_PUT_BACK = f"""{_LOCKED}, u AS (
+_PUT_BACK = f"""{LOCKED}, u AS (
     UPDATE {{s}}.leasequeue_job SET state = {_WAITS_BACK}, holder = NULL, expires_at = NULL, attempt = attempt - 1,
         available_at = clock_timestamp()
             + least(60, 0.5 * 2 ^ least(10, coalesce((meta ->> 'put_back')::int, 0))) * interval '1 second',
@@ -220,6 +222,21 @@ _PUT_BACK = f"""{_LOCKED}, u AS (
     INSERT INTO {{s}}.leasequeue_wake (queue, key, due_at)
     SELECT queue, limit_key, clock_timestamp() FROM u WHERE limit_key IS NOT NULL
     UNION SELECT queue, limit_key, available_at FROM u WHERE limit_key IS NOT NULL
+)
+SELECT id FROM u"""
+
+# What was claimed as ready although a limit is on it (plain SQL wrote it, or the limit is newer) goes to its gate, unstarted.
+_DIVERT = f"""{LOCKED}, u AS (
+    UPDATE {{s}}.leasequeue_job AS job SET state = 'g', holder = NULL, expires_at = NULL, attempt = attempt - 1,
+        limit_key = d.key, limit_max = d.running, rate_max = d.rate, rate_seconds = d.seconds
+    FROM unnest(%(ids)s::bigint[], %(keys)s::text[], %(running)s::int[], %(rates)s::int[], %(seconds)s::float8[])
+        AS d (id, key, running, rate, seconds)
+    WHERE job.id = ANY(ARRAY(SELECT id FROM k)) AND d.id = job.id
+    RETURNING job.id, job.queue, job.limit_key, job.priority
+), {wake("u")}, lane AS (
+    INSERT INTO {{s}}.leasequeue_lane (queue, priority) SELECT DISTINCT u.queue, u.priority FROM u
+    WHERE u.priority <> 0 AND NOT EXISTS (
+        SELECT FROM {{s}}.leasequeue_lane AS l WHERE l.queue = u.queue AND l.priority = u.priority)
 )
 SELECT id FROM u"""
 
@@ -303,7 +320,7 @@ SELECT id, queue, task, args, 'failed', attempt, abandoned, created_at, claimed_
 FROM d RETURNING id, task"""
 
 _COUNT_SUSPECTS = f"""SELECT count(*) FROM (
-    SELECT FROM {{s}}.leasequeue_job WHERE state = 'q' AND {_SUSPECT_NOW} LIMIT 100) AS counted"""
+    SELECT FROM {{s}}.leasequeue_job WHERE state = 'q' AND {SUSPECT_NOW} LIMIT 100) AS counted"""
 
 # The supervisor renews for a child whose interpreter does not answer: only the pairs on its page.
 _RENEW_FOR = """WITH k AS MATERIALIZED (
@@ -333,6 +350,7 @@ class JobStatements(NamedTuple):
     fail: str
     release: str
     put_back: str
+    divert: str
     renew: str
     read_held: str
     read_finished: str

@@ -227,8 +227,8 @@ def _job(metadata: MetaData) -> Table:
         ),
         CheckConstraint("state IN ('r', 'l', 'q', 'g', 'b')", name=f"{name}_state_check"),
         CheckConstraint(
-            "CASE state WHEN 'l' THEN holder IS NOT NULL AND term IS NOT NULL AND expires_at IS NOT NULL "
-            "WHEN 'g' THEN limit_key IS NOT NULL WHEN 'b' THEN pending > 0 ELSE true END",
+            "(state = 'l') = (holder IS NOT NULL) AND CASE state WHEN 'l' THEN term IS NOT NULL AND expires_at IS NOT NULL "
+            "WHEN 'r' THEN limit_key IS NULL WHEN 'g' THEN limit_key IS NOT NULL WHEN 'b' THEN pending > 0 ELSE true END",
             name=f"{name}_held_check",
         ),
         CheckConstraint(f"limit_max > 0 AND {_RATE}", name=f"{name}_limit_check"),
@@ -241,12 +241,13 @@ def _job(metadata: MetaData) -> Table:
     Index(f"{name}_ready", c.queue, c.priority.desc(), c.available_at, c.id, postgresql_where=ready)
     Index(f"{name}_leased", c.id, postgresql_where=text("state = 'l'"))
     Index(f"{name}_suspect", c.id, postgresql_where=text("state = 'q'"))
-    under = text("state = 'l' AND limit_key IS NOT NULL")
+    under = "holder IS NOT NULL AND limit_key IS NOT NULL"
+    by_task, by_queue = text(f"{under} AND claimed_at IS NOT NULL"), text(f"{under} AND attempt > 0")
     waiting = text("state = 'g'")
     Index(f"{name}_gate", c.limit_key, c.queue, c.priority.desc(), c.available_at, c.id, postgresql_where=waiting)
-    Index(f"{name}_gate_key", c.limit_key, c.term, postgresql_where=under)
-    Index(f"{name}_gate_task", c.task, c.term, postgresql_where=under)
-    Index(f"{name}_gate_queue", c.queue, c.term, postgresql_where=under)
+    Index(f"{name}_gate_key", c.limit_key, c.term, postgresql_where=text(under))
+    Index(f"{name}_gate_task", c.task, postgresql_where=by_task)
+    Index(f"{name}_gate_queue", c.queue, postgresql_where=by_queue)
     Index(f"{name}_start_by", c.start_by, postgresql_where=text("start_by IS NOT NULL AND state <> 'l'"))
     Index(f"{name}_unique", c.unique_key, unique=True, postgresql_where=text("unique_key IS NOT NULL"))
     return _stored(job, _HOT)
@@ -520,7 +521,7 @@ def _wake(metadata: MetaData) -> Table:
     )
     c = wake.c
     Index(f"{name}_due", c.queue, c.due_at, c.id)
-    Index(f"{name}_parked", c.parked, c.queue, postgresql_where=text("parked IS NOT NULL"))
+    Index(f"{name}_parked", c.parked, c.id, postgresql_where=text("parked IS NOT NULL"))
     return _stored(wake, _WAKES)
 
 

@@ -16,6 +16,7 @@ from leasequeue.db.connect import readable
 from leasequeue.db.jobs import JobStatements
 from leasequeue.loop import Loop, Outage
 from leasequeue.worker.floor import Ladder, Lane
+from leasequeue.worker.gate import GATE_MAX, Gate
 from leasequeue.worker.hand import Claimed, Ended, Hand, Holder, Outcome, Slots
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Claimer(Loop):
         finish: the completer's intake, for what is put back.
         strays: told of a holder whose last claim has an unknown outcome.
         wake_mode: proves and listens for notifications on this loop's connection.
+        gate: claims the jobs that are under a limit.
 
     ``claims`` and ``claim_seconds`` count the claim statements and the time that they took.
     """
@@ -60,6 +62,7 @@ class Claimer(Loop):
         finish: Callable[[Ended], None],
         strays: Strays,
         wake_mode: WakeMode,
+        gate: Gate,
         ttl_seconds: float,
     ) -> None:
         super().__init__("claimer", link, outage)
@@ -73,6 +76,9 @@ class Claimer(Loop):
         self._finish = finish
         self._strays = strays
         self._wake_mode = wake_mode
+        self._gate = gate
+        self._gate_first = {slots.name: False for slots in slots}
+        self._full = False
         self._ttl_seconds = ttl_seconds
         now = time.monotonic()
         self._lanes: dict[str, dict[int, Lane]] = {s.name: {0: Lane(s.name, 0, Ladder(now))} for s in slots}
@@ -101,6 +107,7 @@ class Claimer(Loop):
         for lanes in list(self._lanes.values()):
             for lane in list(lanes.values()):
                 lane.rescan()
+        self._gate.rescan()
         self.wake()
 
     def pause(self, seconds: float) -> None:
@@ -120,6 +127,7 @@ class Claimer(Loop):
         if self.link.generation > 1:
             self._strays.suspect(self._holder.renew())
         self._lanes_due = 0.0
+        self._gate.connected(self.link)
         self._wake_mode.begin(self.link)
 
     def interrupted(self) -> None:
@@ -131,11 +139,7 @@ class Claimer(Loop):
         if now >= self._lanes_due:
             self._read_lanes(now)
         self._give_back_stale(now)
-        got = 0
-        for slots in self._with_ready(now):
-            room = slots.room()
-            if room:
-                got += self._claim(slots, room)
+        got = self._claim_all(now)
         self._page.stamp("claim_ok")
         self._page.rest("claim_turn")
         if got:
@@ -155,8 +159,51 @@ class Claimer(Loop):
         soonest = min(slots.mean_seconds for slots in self._slots)
         return min(0.05, max(0.001, soonest))
 
-    def _with_ready(self, now: float) -> list[Slots]:
-        wanted = [s for s in self._slots if s.name not in self._paused and s.room() > 0]
+    def _claim_all(self, now: float) -> int:
+        """Fill the free slots of every queue; the jobs got."""
+        roomy = [s for s in self._slots if s.name not in self._paused and s.room() > 0]
+        names = [slots.name for slots in roomy]
+        # A look at the gates comes last, where ready jobs have left room, so that it delays none; and now and then first.
+        gates = self._gate.due(self.link, names, now, self._database_now, hurried=True) if self._full else set[str]()
+        ready = {slots.name for slots in self._with_ready(now, roomy)}
+        got, self._full = 0, False
+        for slots in roomy:
+            got += self._fill(slots, slots.name in ready, slots.name in gates)
+        left = [slots for slots in roomy if slots.name not in gates and slots.room() > 0]
+        if left:
+            gates = self._gate.due(self.link, [s.name for s in left], now, self._database_now, hurried=False)
+            got += sum(self._claim_gated(slots, slots.room()) for slots in left if slots.name in gates)
+        return got
+
+    def _fill(self, slots: Slots, ready: bool, gated: bool) -> int:
+        """Ready jobs and those under limits share the free slots half and half while there are both, in turns."""
+        room = slots.room()
+        if not gated:
+            return self._claim(slots, room) if ready and room else 0
+        turns = [self._claim, self._claim_gated]
+        if self._gate_first[slots.name]:
+            turns.reverse()
+        self._gate_first[slots.name] = not self._gate_first[slots.name]
+        got = turns[0](slots, (room + 1) // 2)
+        got += turns[1](slots, room - got) if room > got else 0
+        return got + (turns[0](slots, room - got) if room > got else 0)
+
+    def _claim_gated(self, slots: Slots, k: int) -> int:
+        if k <= 0:
+            return 0
+        now = time.monotonic()
+        me = self._holder.current
+        rows = self._gate.claim(self.link, slots.name, min(k, GATE_MAX), me, now)
+        self.claims += 1
+        self.claim_seconds += time.monotonic() - now
+        rows.sort(key=_order)
+        jobs = [Claimed(row, me, slots.name, self._task_of(row[2]), now) for row in rows]
+        self._hand.add(jobs)
+        slots.claimed += len(jobs)
+        self._executor.submit(slots, jobs)
+        return len(jobs)
+
+    def _with_ready(self, now: float, wanted: list[Slots]) -> list[Slots]:
         if len(wanted) <= 1:
             return wanted
         lanes = [lane for s in wanted for lane in self._lanes[s.name].values()]
@@ -206,8 +253,13 @@ class Claimer(Loop):
         self._hand.add(jobs)
         slots.claimed += len(jobs)
         self._move_floors(lanes, starts, rows, k, now)
-        self._executor.submit(slots, jobs)
+        self._full = self._full or len(jobs) >= k
+        self._executor.submit(slots, self._gate.divert(jobs, self._put_to_gate))
         return len(jobs)
+
+    def _put_to_gate(self, slots_name: str, ended: Ended) -> None:
+        next(slots for slots in self._slots if slots.name == slots_name).claimed -= 1
+        self._finish(ended)
 
     def _move_floors(
         self, lanes: list[Lane], starts: list[tuple[float, int]], rows: list[tuple[Any, ...]], k: int, now: float
@@ -258,6 +310,7 @@ class Claimer(Loop):
                 self._add_lane(queue, priority, now)
         self._database_now, paused = self.link.run(self._sql.paused, {"queues": names})[0]
         self._paused = set(paused)
+        self._gate.read_rules(self.link)
         self._lanes_due = now + LANES_EVERY_SECONDS
 
     def _add_lane(self, queue: str, priority: int, now: float) -> None:

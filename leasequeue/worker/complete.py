@@ -19,6 +19,7 @@ import psycopg
 
 from leasequeue.db.jobs import JobStatements
 from leasequeue.errors import DatabaseUnavailable, LeaseLost, OutcomeUnknown
+from leasequeue.limit import Limit
 from leasequeue.loop import Loop, Outage
 from leasequeue.retry import delay_seconds
 from leasequeue.worker.hand import Claimed, Ended, Failure, Hand, Outcome
@@ -182,6 +183,15 @@ class Completer(Loop):
         elif outcome is Outcome.UNSTARTED:
             sql = self._sql.release
             params["back"] = self._back
+        elif outcome is Outcome.DIVERTED:
+            sql = self._sql.divert
+            gates = [ended.gate or ("", Limit()) for ended in members]
+            params |= {
+                "keys": [key for key, _ in gates],
+                "running": [limit.running for _, limit in gates],
+                "rates": [limit.rate for _, limit in gates],
+                "seconds": [limit.rate_seconds for _, limit in gates],
+            }
         elif outcome is Outcome.UNBOUND:
             sql = self._sql.put_back
             params["back"] = self._back

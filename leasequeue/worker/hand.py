@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from leasequeue.context import JobContext
+    from leasequeue.limit import Limit
     from leasequeue.task import Task
 
 
@@ -28,6 +29,7 @@ class Outcome(enum.Enum):
     CANCELLED = "cancelled"
     UNSTARTED = "unstarted"
     UNBOUND = "its task or arguments are unknown here"
+    DIVERTED = "it is under a limit, and goes to its gate"
     LOST = "lease lost"
 
 
@@ -117,6 +119,8 @@ class Ended(NamedTuple):
     outcome: Outcome
     result: str | None = None
     failure: Failure | None = None
+    gate: tuple[str, Limit] | None = None
+    """The key and the limit of a DIVERTED one."""
 
 
 class Holder:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from leasequeue import config
 from leasequeue.db.connect import Link, Watchdog
+from leasequeue.db.gates import gate_statements
 from leasequeue.db.jobs import job_statements
 from leasequeue.db.urls import Settings
 from leasequeue.db.version import LINK_PROBE, check, parse
@@ -35,6 +36,7 @@ from leasequeue.worker.chores import Presence, Purge, Sweep
 from leasequeue.worker.claim import Claimer
 from leasequeue.worker.complete import Completer
 from leasequeue.worker.execute import Executor
+from leasequeue.worker.gate import Gate
 from leasequeue.worker.hand import Claimed, Ended, Hand, Holder, Outcome, Slots, holder_range
 from leasequeue.worker.options import WorkerOptions
 from leasequeue.worker.page import Page
@@ -104,13 +106,13 @@ class Process:
         self._strays = strays = Strays(sql, self.hand, STATEMENT_BOUND_SECONDS)
         if alone:
             self.claimer: Claimer | SuspectClaimer = SuspectClaimer(
-                link("suspects"), outage, sql, self.hand, holder, self.slots[0], self.executor,
+                link("suspects"), outage, sql, gate_statements(schema), self.hand, holder, self.slots[0], self.executor,
                 lq.registry.get, strays, [queue for queue, _ in queues], options.ttl_seconds,
             )  # fmt: skip
         else:
             self.claimer = Claimer(
                 link("claimer"), outage, sql, page, self.hand, holder, self.slots, self.executor,
-                lq.registry.get, self.completer.finish, strays, self.wake_mode, options.ttl_seconds,
+                lq.registry.get, self.completer.finish, strays, self.wake_mode, self._gate(queues), options.ttl_seconds,
             )  # fmt: skip
         strays.found = self.claimer.rescan
         self._presence = Presence(
@@ -135,6 +137,10 @@ class Process:
             link("renewer", control), outage, sql, page, self.hand, self.executor, options.ttl_seconds,
             chores, self._presence.leave,
         )  # fmt: skip
+
+    def _gate(self, queues: list[tuple[str, int]]) -> Gate:
+        gated = any(task.gate is not None for task in self._lq.registry)
+        return Gate(gate_statements(self._lq.schema), [name for name, _ in queues], gated, self._options.ttl_seconds)
 
     def counters(self) -> dict[str, Any]:
         """What the worker's row shows."""

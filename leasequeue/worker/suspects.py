@@ -9,12 +9,14 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from leasequeue.db.gates import GateStatements
 from leasequeue.db.jobs import JobStatements
+from leasequeue.limit import OF_QUEUE, OF_TASK, Limit, Rules
 from leasequeue.loop import Loop, Outage
 from leasequeue.worker.hand import Claimed, Hand, Holder, Slots
 
 if TYPE_CHECKING:
-    from leasequeue.db.connect import Link
+    from leasequeue.db.connect import Execute, Link
     from leasequeue.worker.execute import Executor
     from leasequeue.worker.strays import Strays
 
@@ -31,6 +33,7 @@ class SuspectClaimer(Loop):
         link: Link,
         outage: Outage,
         sql: JobStatements,
+        gates: GateStatements,
         hand: Hand,
         holder: Holder,
         slots: Slots,
@@ -42,6 +45,7 @@ class SuspectClaimer(Loop):
     ) -> None:
         super().__init__("suspects", link, outage)
         self._sql = sql
+        self._gates = gates
         self._hand = hand
         self._holder = holder
         self._slots = slots
@@ -68,7 +72,8 @@ class SuspectClaimer(Loop):
             return
         now = time.monotonic()
         me = self._holder.current
-        rows = self.link.run(self._sql.claim_suspect, {"me": me, "ttl": self._ttl_seconds, "queues": self._queues})
+        params = {"me": me, "ttl": self._ttl_seconds, "queues": self._queues}
+        rows = self.link.run(self._sql.claim_suspect, params) or self._claim_gated(params)
         self.claims += 1
         self.claim_seconds += time.monotonic() - now
         if not rows:
@@ -81,3 +86,31 @@ class SuspectClaimer(Loop):
         self._hand.add([job])
         self._slots.claimed += 1
         self._executor.submit(self._slots, [job])
+
+    def _claim_gated(self, params: dict[str, Any]) -> list[tuple[Any, ...]]:
+        """Claim a suspect that is under a limit, if it fits: it counts like any other."""
+        tried: list[int] = []
+
+        def steps(execute: Execute) -> list[tuple[Any, ...]] | None:
+            found = execute(self._gates.take_suspect, params | {"tried": tried})
+            if not found:
+                return None
+            id, queue, task, key, running, rate, seconds, held = found[0]
+            tried.append(id)
+            if not held:
+                return []
+            rules = Rules(execute(self._gates.rules))
+            said, own = rules.of(key), Limit(running, rate, seconds)
+            limits = {name: rules.of(name) for name in (OF_TASK + task, OF_QUEUE + queue)} | {key: said.over(own)}
+            listed = {
+                "names": list(limits), "running": [one.running for one in limits.values()],
+                "rates": [one.rate for one in limits.values()], "seconds": [one.rate_seconds for one in limits.values()],
+            }  # fmt: skip
+            return execute(self._gates.admit_suspect, params | listed | {"id": id, "key": key})
+
+        while True:
+            rows = self.link.transact(steps)
+            if rows is None:
+                return []
+            if rows:
+                return rows

@@ -49,7 +49,8 @@ WHERE EXISTS (
 -- paused
 SELECT extract(epoch FROM now())::float8, ARRAY(
     SELECT name FROM "app".leasequeue_queue
-    WHERE name = ANY(%(queues)s::text[]) AND paused_at IS NOT NULL AND (resume_at IS NULL OR resume_at > now()));
+    WHERE name = ANY(%(queues)s::text[]) AND paused_at IS NOT NULL AND (resume_at IS NULL OR resume_at > now())
+);
 
 -- complete
 WITH k AS MATERIALIZED (
@@ -83,9 +84,10 @@ DELETE FROM "app".leasequeue_job WHERE id = ANY(ARRAY(SELECT id FROM k)) AND chi
 WITH k AS MATERIALIZED (
     SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
 ), d AS (
-    DELETE FROM "app".leasequeue_job WHERE id = ANY(ARRAY(SELECT id FROM k)) AND children IS NULL RETURNING id, queue, task, args, attempt, abandoned, created_at, claimed_at, meta, term, limit_key, nullif(jsonb_strip_nulls(jsonb_build_object('priority', nullif(priority, 0), 'max_attempts', max_attempts,
+    DELETE FROM "app".leasequeue_job WHERE id = ANY(ARRAY(SELECT id FROM k)) AND children IS NULL RETURNING id, queue, task, args, attempt, abandoned, created_at, claimed_at, meta, term, limit_key,
+        CASE WHEN workflow IS NOT NULL THEN nullif(jsonb_strip_nulls(jsonb_build_object('priority', nullif(priority, 0), 'max_attempts', max_attempts,
         'limit_key', limit_key, 'limit_max', limit_max, 'rate_max', rate_max, 'rate_seconds', rate_seconds,
-        'workflow', workflow)), '{}') AS options
+        'workflow', workflow)), '{}') END AS options
 ), w AS (
     INSERT INTO "app".leasequeue_wake (queue, key) SELECT DISTINCT queue, limit_key FROM d WHERE limit_key IS NOT NULL
 ), f AS (
@@ -165,6 +167,25 @@ WITH k AS MATERIALIZED (
     INSERT INTO "app".leasequeue_wake (queue, key, due_at)
     SELECT queue, limit_key, clock_timestamp() FROM u WHERE limit_key IS NOT NULL
     UNION SELECT queue, limit_key, available_at FROM u WHERE limit_key IS NOT NULL
+)
+SELECT id FROM u;
+
+-- divert
+WITH k AS MATERIALIZED (
+    SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
+), u AS (
+    UPDATE "app".leasequeue_job AS job SET state = 'g', holder = NULL, expires_at = NULL, attempt = attempt - 1,
+        limit_key = d.key, limit_max = d.running, rate_max = d.rate, rate_seconds = d.seconds
+    FROM unnest(%(ids)s::bigint[], %(keys)s::text[], %(running)s::int[], %(rates)s::int[], %(seconds)s::float8[])
+        AS d (id, key, running, rate, seconds)
+    WHERE job.id = ANY(ARRAY(SELECT id FROM k)) AND d.id = job.id
+    RETURNING job.id, job.queue, job.limit_key, job.priority
+), w AS (
+    INSERT INTO "app".leasequeue_wake (queue, key) SELECT DISTINCT queue, limit_key FROM u WHERE limit_key IS NOT NULL
+), lane AS (
+    INSERT INTO "app".leasequeue_lane (queue, priority) SELECT DISTINCT u.queue, u.priority FROM u
+    WHERE u.priority <> 0 AND NOT EXISTS (
+        SELECT FROM "app".leasequeue_lane AS l WHERE l.queue = u.queue AND l.priority = u.priority)
 )
 SELECT id FROM u;
 

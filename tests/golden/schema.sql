@@ -40,9 +40,9 @@ CREATE TABLE "app".leasequeue_job (
     CONSTRAINT leasequeue_job_available_at_check
         CHECK (available_at > '1970-01-01 00:00:00+00' AND available_at < 'infinity'),
     CONSTRAINT leasequeue_job_state_check CHECK (state IN ('r', 'l', 'q', 'g', 'b')),
-    CONSTRAINT leasequeue_job_held_check CHECK (CASE state
-        WHEN 'l' THEN holder IS NOT NULL AND term IS NOT NULL AND expires_at IS NOT NULL
-        WHEN 'g' THEN limit_key IS NOT NULL WHEN 'b' THEN pending > 0 ELSE true END),
+    CONSTRAINT leasequeue_job_held_check CHECK ((state = 'l') = (holder IS NOT NULL) AND CASE state
+        WHEN 'l' THEN term IS NOT NULL AND expires_at IS NOT NULL
+        WHEN 'r' THEN limit_key IS NULL WHEN 'g' THEN limit_key IS NOT NULL WHEN 'b' THEN pending > 0 ELSE true END),
     CONSTRAINT leasequeue_job_limit_check CHECK (
         limit_max > 0 AND rate_max > 0 AND rate_seconds > 0 AND (rate_max IS NULL) = (rate_seconds IS NULL)),
     CONSTRAINT leasequeue_job_max_attempts_check CHECK (max_attempts > 0),
@@ -62,13 +62,13 @@ CREATE INDEX leasequeue_job_suspect ON "app".leasequeue_job (id) WHERE state = '
 CREATE INDEX leasequeue_job_gate ON "app".leasequeue_job (limit_key, queue, priority DESC, available_at, id) WHERE state = 'g';
 
 -- upgrade_06
-CREATE INDEX leasequeue_job_gate_key ON "app".leasequeue_job (limit_key, term) WHERE state = 'l' AND limit_key IS NOT NULL;
+CREATE INDEX leasequeue_job_gate_key ON "app".leasequeue_job (limit_key, term) WHERE holder IS NOT NULL AND limit_key IS NOT NULL;
 
 -- upgrade_07
-CREATE INDEX leasequeue_job_gate_task ON "app".leasequeue_job (task, term) WHERE state = 'l' AND limit_key IS NOT NULL;
+CREATE INDEX leasequeue_job_gate_task ON "app".leasequeue_job (task) WHERE holder IS NOT NULL AND limit_key IS NOT NULL AND claimed_at IS NOT NULL;
 
 -- upgrade_08
-CREATE INDEX leasequeue_job_gate_queue ON "app".leasequeue_job (queue, term) WHERE state = 'l' AND limit_key IS NOT NULL;
+CREATE INDEX leasequeue_job_gate_queue ON "app".leasequeue_job (queue) WHERE holder IS NOT NULL AND limit_key IS NOT NULL AND attempt > 0;
 
 -- upgrade_09
 CREATE INDEX leasequeue_job_start_by ON "app".leasequeue_job (start_by) WHERE start_by IS NOT NULL AND state <> 'l';
@@ -309,7 +309,7 @@ CREATE TABLE "app".leasequeue_wake (
 CREATE INDEX leasequeue_wake_due ON "app".leasequeue_wake (queue, due_at, id);
 
 -- upgrade_36
-CREATE INDEX leasequeue_wake_parked ON "app".leasequeue_wake (parked, queue) WHERE parked IS NOT NULL;
+CREATE INDEX leasequeue_wake_parked ON "app".leasequeue_wake (parked, id) WHERE parked IS NOT NULL;
 
 -- upgrade_37
 CREATE TABLE "app".leasequeue_bucket (

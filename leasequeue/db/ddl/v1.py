@@ -74,9 +74,9 @@ UPGRADE: tuple[str, ...] = (
     CONSTRAINT leasequeue_job_available_at_check
         CHECK (available_at > '1970-01-01 00:00:00+00' AND available_at < 'infinity'),
     CONSTRAINT leasequeue_job_state_check CHECK (state IN ('r', 'l', 'q', 'g', 'b')),
-    CONSTRAINT leasequeue_job_held_check CHECK (CASE state
-        WHEN 'l' THEN holder IS NOT NULL AND term IS NOT NULL AND expires_at IS NOT NULL
-        WHEN 'g' THEN limit_key IS NOT NULL WHEN 'b' THEN pending > 0 ELSE true END),
+    CONSTRAINT leasequeue_job_held_check CHECK ((state = 'l') = (holder IS NOT NULL) AND CASE state
+        WHEN 'l' THEN term IS NOT NULL AND expires_at IS NOT NULL
+        WHEN 'r' THEN limit_key IS NULL WHEN 'g' THEN limit_key IS NOT NULL WHEN 'b' THEN pending > 0 ELSE true END),
     CONSTRAINT leasequeue_job_limit_check CHECK (
         limit_max > 0 AND rate_max > 0 AND rate_seconds > 0 AND (rate_max IS NULL) = (rate_seconds IS NULL)),
     CONSTRAINT leasequeue_job_max_attempts_check CHECK (max_attempts > 0),
@@ -86,15 +86,17 @@ UPGRADE: tuple[str, ...] = (
     "WHERE state = 'r'",
     "CREATE INDEX leasequeue_job_leased ON {s}.leasequeue_job (id) WHERE state = 'l'",
     "CREATE INDEX leasequeue_job_suspect ON {s}.leasequeue_job (id) WHERE state = 'q'",
-    # What waits at a limit, by its key; and what runs under one, counted by key, task or queue from a term on.
+    # What waits at a limit, by its key; and what runs under one, counted by key (from a term on), task or queue. Those say
+    # holder, not state, and each something of its own that is always so: the planner must take no other index for them, however
+    # empty that was when it was analyzed.
     "CREATE INDEX leasequeue_job_gate ON {s}.leasequeue_job (limit_key, queue, priority DESC, available_at, id) "
     "WHERE state = 'g'",
     "CREATE INDEX leasequeue_job_gate_key ON {s}.leasequeue_job (limit_key, term) "
-    "WHERE state = 'l' AND limit_key IS NOT NULL",
-    "CREATE INDEX leasequeue_job_gate_task ON {s}.leasequeue_job (task, term) "
-    "WHERE state = 'l' AND limit_key IS NOT NULL",
-    "CREATE INDEX leasequeue_job_gate_queue ON {s}.leasequeue_job (queue, term) "
-    "WHERE state = 'l' AND limit_key IS NOT NULL",
+    "WHERE holder IS NOT NULL AND limit_key IS NOT NULL",
+    "CREATE INDEX leasequeue_job_gate_task ON {s}.leasequeue_job (task) "
+    "WHERE holder IS NOT NULL AND limit_key IS NOT NULL AND claimed_at IS NOT NULL",
+    "CREATE INDEX leasequeue_job_gate_queue ON {s}.leasequeue_job (queue) "
+    "WHERE holder IS NOT NULL AND limit_key IS NOT NULL AND attempt > 0",
     "CREATE INDEX leasequeue_job_start_by ON {s}.leasequeue_job (start_by) WHERE start_by IS NOT NULL AND state <> 'l'",
     "CREATE UNIQUE INDEX leasequeue_job_unique ON {s}.leasequeue_job (unique_key) WHERE unique_key IS NOT NULL",
     """CREATE TABLE {s}.leasequeue_finished (
@@ -286,7 +288,7 @@ UPGRADE: tuple[str, ...] = (
     CONSTRAINT leasequeue_wake_pkey PRIMARY KEY (id)
 ) WITH ({_WAKE})""",
     "CREATE INDEX leasequeue_wake_due ON {s}.leasequeue_wake (queue, due_at, id)",
-    "CREATE INDEX leasequeue_wake_parked ON {s}.leasequeue_wake (parked, queue) WHERE parked IS NOT NULL",
+    "CREATE INDEX leasequeue_wake_parked ON {s}.leasequeue_wake (parked, id) WHERE parked IS NOT NULL",
     # Rows that are only ever locked: who counts the jobs that run under a key holds the row of its hash.
     f"""CREATE TABLE {{s}}.leasequeue_bucket (
     id integer NOT NULL,

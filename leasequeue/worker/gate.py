@@ -1,0 +1,304 @@
+"""Claims of jobs under limits, for the claimer: the transaction of ``db/gates.py``, and where its scans begin.
+
+A look at the wakes of all queues comes first, one statement; only a queue that has one that is due costs a transaction. While
+ready jobs fill every claim that look comes every 20 ms at most, otherwise with each turn of the claimer.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from leasequeue.db.gates import GateStatements
+from leasequeue.errors import DoesNotBind
+from leasequeue.limit import OF_QUEUE, OF_TASK, Limit, Rules
+from leasequeue.worker.execute import describe
+from leasequeue.worker.floor import BEGINNING, Ladder, Lane
+from leasequeue.worker.hand import Ended, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from leasequeue.db.connect import Execute, Link
+    from leasequeue.worker.hand import Claimed
+
+LOOK_EVERY_SECONDS = 0.020
+"""While ready jobs keep every slot busy: at most this long does a job under a limit wait for a look at its wake."""
+
+SCAN_MAX = 2000
+"""Wakes that one transaction takes at most. Many of one key count as one; more are read when they turn out so."""
+
+GATE_MAX = 500
+"""Jobs that one transaction claims at most."""
+
+HOT_AFTER = 64
+"""Scans of a key by this process after which it gets floors of its own."""
+HOT_MAX = 4096
+"""Keys whose scans are counted; the one not seen for longest is forgotten."""
+
+
+HOT_SECONDS = 2.0
+"""A hot key that was not scanned for so long begins anew: its floors are only worth something while it is hot."""
+
+
+@dataclass(slots=True)
+class Key:
+    """A key of a queue, as often as this process has scanned it; a hot one has floors.
+
+    ``lane`` is where its rows begin, those of the one priority that was taken last; ``term`` where the count of what runs
+    begins.
+    """
+
+    scans: int
+    seen: float
+    lane: Lane | None = None
+    term: int = 0
+
+
+class Gate:
+    """The gates of all queues, as one claimer passes them. For one thread.
+
+    Args:
+        queues: the names of the queues.
+        gated: whether any task of the application passes a gate.
+        ttl_seconds: of the leases.
+    """
+
+    def __init__(self, sql: GateStatements, queues: Iterable[str], gated: bool, ttl_seconds: float) -> None:
+        self._sql = sql
+        self._gated = gated
+        self._ttl_seconds = ttl_seconds
+        now = time.monotonic()
+        self._lanes = {name: Lane(name, 0, Ladder(now)) for name in queues}
+        self._scan = dict.fromkeys(self._lanes, 0)
+        self._keys: OrderedDict[tuple[str, str], Key] = OrderedDict()
+        self._term = 0
+        self._looked = float("-inf")
+        self._due: set[str] = set()
+        self._rules = Rules()
+
+    def connected(self, link: Link) -> None:
+        """A new connection. After a failover terms may come that are smaller than those seen before."""
+        self._keys.clear()
+        self._term = 0
+        link.run(self._sql.fill_buckets)
+
+    def read_rules(self, link: Link) -> None:
+        """Read the limits that stand beside the jobs; a change of one is seen with the next call."""
+        self._rules = Rules(link.run(self._sql.rules))
+
+    def rescan(self) -> None:
+        """Look for wakes from the beginning once. Any thread."""
+        for lane in list(self._lanes.values()):
+            lane.rescan()
+
+    def due(self, link: Link, queues: list[str], now: float, database_now: float, hurried: bool) -> set[str]:
+        """Which of the queues have a wake that is due.
+
+        Args:
+            now: of ``time.monotonic``.
+            database_now: a time by the database's clock from before this call, in seconds.
+            hurried: ready jobs fill every claim, so that a look now and then is enough.
+        """
+        if not queues or (hurried and now - self._looked < LOOK_EVERY_SECONDS):
+            return self._due
+        self._looked = now
+        lanes = [self._lanes[name] for name in queues]
+        starts = [lane.start(now) for lane in lanes]
+        params = {"queues": queues, "floors": [s[0] for s in starts], "floor_ids": [s[1] for s in starts]}
+        self._due = {row[0] for row in link.run(self._sql.peek_wakes, params)}
+        for lane, start in zip(lanes, starts, strict=True):
+            if lane.queue not in self._due:
+                lane.scanned(now, start)
+                lane.missed(start, database_now)
+        return self._due
+
+    def claim(self, link: Link, queue: str, k: int, holder: uuid.UUID, now: float) -> list[tuple[Any, ...]]:
+        """Claim up to ``k`` jobs of a queue, as rows of the claim."""
+        lane = self._lanes[queue]
+        start = lane.start(now)
+        most = k + k // 4 + 20
+        scan = max(most, self._scan[queue])
+        above = self._rules.above(queue)
+        seen: list[tuple[Any, ...]] = []
+        starts: dict[str, tuple[float, int]] = {}
+
+        def steps(execute: Execute) -> list[tuple[Any, ...]]:
+            taken = execute(
+                self._sql.take_wakes,
+                {
+                    "queue": queue, "floor_at": start[0], "floor_id": start[1], "scan": scan, "most": most, "above": above,
+                },
+            )  # fmt: skip
+            seen[:] = [row for row in taken if row[1] is not None]
+            if not seen:
+                return []
+            held = {row[0] for row in taken if row[1] is None}
+            notes = [self._note(queue, row[0], now, bool(row[1])) for row in seen]
+            starts.update((row[0], one.lane.start(now)) for row, one in zip(seen, notes, strict=True) if one.lane)
+            return self._admit(execute, queue, k, holder, seen, notes, starts, above, held)
+
+        rows = link.transact(steps)
+        lane.scanned(now, start)
+        if not seen:
+            # Taken by others, or their buckets are: those have a wake again in a moment.
+            self._due.discard(queue)
+            return []
+        count, first_at, first_id, last_at = seen[0][3:7]
+        lane.took(start, (first_at, first_id), (last_at, 0), count >= scan)
+        many_alike = count >= scan and len(seen) * 4 < count
+        self._scan[queue] = min(SCAN_MAX, scan * 4) if many_alike else max(0, scan // 2)
+        if count < scan and len(rows) < k:
+            self._due.discard(queue)
+        self._learn(queue, seen, rows, starts, now, quota=_quota(k, seen))
+        return rows
+
+    def _admit(
+        self,
+        execute: Execute,
+        queue: str,
+        k: int,
+        holder: uuid.UUID,
+        seen: list[tuple[Any, ...]],
+        notes: list[Key],
+        starts: dict[str, tuple[float, int]],
+        above: list[str],
+        held: set[str],
+    ) -> list[tuple[Any, ...]]:
+        limits = [self._rules.of(row[0]) for row in seen]
+        floors = [starts.get(row[0], BEGINNING) for row in seen]
+        params: dict[str, Any] = {
+            "queue": queue, "me": holder, "ttl": self._ttl_seconds, "k": k, "quota": _quota(k, seen),
+            "keys": [row[0] for row in seen], "running": [limit.running for limit in limits],
+            "priorities": [one.lane.priority if one.lane else 0 for one in notes],
+            "floors": [floor[0] for floor in floors], "floor_ids": [floor[1] for floor in floors],
+            "terms": [one.term for one in notes], "term": self._term, "others": [row[2] for row in seen],
+            "rates": [limit.rate for limit in limits], "seconds": [limit.rate_seconds for limit in limits],
+        }  # fmt: skip
+        rows: list[tuple[Any, ...]] = []
+        places = list(range(len(seen)))
+        if not above and not any(params["others"]) and not any(params["rates"]):
+            rows = execute(self._sql.admit, params)
+            rated = {row[14] for row in rows if row[0] is None}
+            if not rated:
+                return rows
+            rows = [row for row in rows if row[0] is not None]
+            places = [place for place in places if seen[place][0] in rated]
+        if k > len(rows):
+            rows += execute(self._sql.admit_under, self._under(params, places, k - len(rows), above, held))
+        return rows
+
+    def _under(
+        self, params: dict[str, Any], places: list[int], k: int, above: list[str], held: set[str]
+    ) -> dict[str, Any]:
+        """The parameters of the fuller statement, for some of the keys."""
+        limits = [self._rules.of(name) for name in above]
+        chosen = {
+            name: [value[n] for n in places] if isinstance(value, list) else value for name, value in params.items()
+        }
+        return chosen | {
+            "k": k,
+            "above": above,
+            "held": [name in held for name in above],
+            "above_running": [limit.running for limit in limits],
+            "above_rates": [limit.rate for limit in limits],
+            "above_seconds": [limit.rate_seconds for limit in limits],
+        }
+
+    # What is claimed as ready although a limit is on it
+
+    def divert(self, jobs: list[Claimed], put: Callable[[str, Ended], None]) -> list[Claimed]:
+        """Send those of the claimed jobs to a gate that must pass one and did not; returns the others.
+
+        Plain SQL and schedules write jobs without a key, and a limit on a task or a queue may be newer than its jobs.
+
+        Args:
+            put: called with the queue and the end of each that is not returned.
+        """
+        if not self._rules and not self._gated:
+            return jobs
+        free = []
+        for job in jobs:
+            ended = self._diverted(job)
+            if ended is None:
+                free.append(job)
+            else:
+                put(job.queue, ended)
+        return free
+
+    def _diverted(self, job: Claimed) -> Ended | None:
+        task = job.task
+        if task is not None and task.gate is not None:
+            try:
+                arguments = (
+                    task.signature.arguments((), task.signature.decode(job.text)) if task.gate.needs_arguments else {}
+                )
+                key = task.gate.key(arguments)
+            except DoesNotBind:
+                return None  # the handler's way says so, or upgrades them
+            except Exception as error:  # noqa: BLE001  # the function of the key is the application's
+                return Ended(job, Outcome.FAILED_FOR_GOOD, failure=describe(error))
+            if key is not None:
+                return Ended(job, Outcome.DIVERTED, gate=(key, task.gate.limit))
+        above = self._rules.above(job.queue)
+        for name in (OF_TASK + job.task_name, OF_QUEUE + job.queue):
+            if name in above:
+                return Ended(job, Outcome.DIVERTED, gate=(name, Limit()))
+        return None
+
+    # Hot keys
+
+    def _note(self, queue: str, key: str, now: float, whole: bool) -> Key:
+        one = self._keys.get((queue, key))
+        if one is None or now - one.seen > HOT_SECONDS:
+            one = self._keys[queue, key] = Key(0, now)
+            if len(self._keys) > HOT_MAX:
+                self._keys.popitem(last=False)
+        self._keys.move_to_end((queue, key))
+        one.scans += 1
+        one.seen = now
+        if whole and one.lane is not None:
+            one.lane.rescan()
+        return one
+
+    def _learn(
+        self,
+        queue: str,
+        seen: list[tuple[Any, ...]],
+        rows: list[tuple[Any, ...]],
+        starts: dict[str, tuple[float, int]],
+        now: float,
+        quota: int,
+    ) -> None:
+        """Move the floors of hot keys to the first row that was taken now."""
+        by_key: dict[str, list[tuple[Any, ...]]] = {}
+        for row in rows:
+            self._term = max(self._term, row[1])
+            by_key.setdefault(row[14], []).append(row)
+        for key in {row[0] for row in seen}:
+            one, taken = self._keys.get((queue, key)), by_key.get(key)
+            if one is None or one.scans < HOT_AFTER:
+                continue
+            lane, start = one.lane, starts.get(key)
+            if lane is not None and start is not None:
+                lane.scanned(now, start)
+            if not taken:
+                continue
+            taken.sort(key=lambda row: (row[7], row[0]))
+            head, last = taken[0], taken[-1]
+            # While the bucket was held no job could run under the key in a smaller term than these, nor can one later.
+            one.term = head[1] if head[18] is None else min(head[1], head[18])
+            priorities = {row[8] for row in taken}
+            if lane is None or priorities != {lane.priority}:
+                # Rows of another priority stand elsewhere in the index: the key begins anew with the lowest of these.
+                one.lane = Lane(queue, min(priorities), Ladder(now))
+            elif start is not None:
+                lane.took(start, (head[7], head[0]), (last[7], last[0]), len(taken) >= quota)
+
+
+def _quota(k: int, seen: list[tuple[Any, ...]]) -> int:
+    """How many each key gives: all keys of one look have the same share, however many wait under each."""
+    return max(1, -(-k // len(seen)))

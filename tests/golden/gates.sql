@@ -1,0 +1,282 @@
+-- peek_wakes
+SELECT lane.queue
+FROM unnest(%(queues)s::text[], %(floors)s::float8[], %(floor_ids)s::bigint[]) AS lane (queue, floor_at, floor_id)
+WHERE EXISTS (
+    SELECT FROM "app".leasequeue_wake AS wake
+    WHERE wake.queue = lane.queue AND wake.due_at <= now()
+      AND (wake.due_at, wake.id) >= (to_timestamp(lane.floor_at), lane.floor_id)
+    ORDER BY wake.due_at, wake.id LIMIT 1);
+
+-- take_wakes
+WITH w AS MATERIALIZED (
+    SELECT id, key, due_at, whole FROM "app".leasequeue_wake
+    WHERE queue = %(queue)s AND due_at <= now() AND (due_at, id) >= (to_timestamp(%(floor_at)s), %(floor_id)s)
+    ORDER BY due_at, id LIMIT %(scan)s FOR UPDATE SKIP LOCKED
+), named AS MATERIALIZED (
+    SELECT key, bool_or(whole) AS whole, hashtext(key) & 16383 AS bucket
+    FROM w GROUP BY key ORDER BY min(due_at), min(id) LIMIT %(most)s
+), b AS MATERIALIZED (
+    SELECT id FROM "app".leasequeue_bucket WHERE id = ANY(ARRAY(
+        SELECT bucket FROM named UNION SELECT hashtext(name) & 16383 FROM unnest(%(above)s::text[]) AS above (name)))
+    ORDER BY id FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM "app".leasequeue_wake WHERE id = ANY(ARRAY(
+        SELECT w.id FROM w JOIN named ON named.key = w.key JOIN b ON b.id = named.bucket))
+), late AS (
+    UPDATE "app".leasequeue_wake SET due_at = clock_timestamp() + interval '20 ms', parked = NULL WHERE id = ANY(ARRAY(
+        SELECT w.id FROM w JOIN named ON named.key = w.key WHERE NOT EXISTS (SELECT FROM b WHERE b.id = named.bucket)))
+)
+SELECT named.key, named.whole, coalesce(p.others, 0)::int, (SELECT count(*)::int FROM w),
+    (SELECT extract(epoch FROM min(due_at))::float8 FROM w), (SELECT id FROM w ORDER BY due_at, id LIMIT 1),
+    (SELECT extract(epoch FROM max(due_at))::float8 FROM w)
+FROM named JOIN b ON b.id = named.bucket LEFT JOIN (
+    SELECT parked, count(DISTINCT queue) AS others FROM "app".leasequeue_wake
+    WHERE parked = ANY(ARRAY(SELECT key FROM named)) AND queue <> %(queue)s GROUP BY parked
+) AS p ON p.parked = named.key
+UNION ALL
+SELECT above.name, NULL, NULL, NULL, NULL, NULL, NULL
+FROM unnest(%(above)s::text[]) AS above (name) JOIN b ON b.id = hashtext(above.name) & 16383;
+
+-- admit
+WITH given AS MATERIALIZED (
+    SELECT * FROM unnest(%(keys)s::text[], %(running)s::int[], %(priorities)s::smallint[], %(floors)s::float8[],
+        %(floor_ids)s::bigint[], %(terms)s::bigint[], %(others)s::int[], %(rates)s::int[], %(seconds)s::float8[])
+        AS given (key, running, priority, floor_at, floor_id, term, others, rate, seconds)
+), lane AS MATERIALIZED (
+    SELECT priority FROM "app".leasequeue_lane WHERE queue = %(queue)s AND priority <> 0 UNION SELECT 0::smallint
+    ORDER BY priority DESC
+), k AS MATERIALIZED (
+    SELECT given.*, used.*, coalesce(given.running, 2147483647) - used.used AS mine
+    FROM given CROSS JOIN LATERAL (SELECT count(*)::int AS used, min(term) AS oldest, count(*) FILTER (WHERE queue <> %(queue)s)::int AS elsewhere
+        FROM "app".leasequeue_job WHERE holder IS NOT NULL AND limit_key = given.key
+            AND term >= CASE WHEN given.term > 0 AND (SELECT last_value FROM "app".leasequeue_term) >= %(term)s
+                THEN given.term ELSE 0 END) AS used
+), cand AS MATERIALIZED (
+    SELECT k.key, one.id, one.task, one.priority, one.limit_max, one.rate_max, one.rate_seconds,
+        row_number() OVER (PARTITION BY k.key ORDER BY one.priority DESC, one.available_at, one.id) AS turn
+    FROM k CROSS JOIN LATERAL (
+        SELECT job.id, job.task, lane.priority, job.available_at, job.limit_max, job.rate_max, job.rate_seconds
+        FROM lane CROSS JOIN LATERAL (
+            SELECT id, task, available_at, limit_max, rate_max, rate_seconds FROM "app".leasequeue_job WHERE limit_key = k.key AND queue = %(queue)s AND priority = lane.priority AND state = 'g'
+          AND available_at <= now() AND (available_at, id) >= (
+            CASE WHEN lane.priority = k.priority THEN to_timestamp(k.floor_at) ELSE '-infinity' END,
+            CASE WHEN lane.priority = k.priority THEN k.floor_id ELSE 0 END)
+            ORDER BY available_at, id LIMIT greatest(0, least(k.mine, %(quota)s)) FOR UPDATE SKIP LOCKED
+        ) AS job LIMIT greatest(0, least(k.mine, %(quota)s))
+    ) AS one
+), pick AS MATERIALIZED (
+    SELECT cand.id, cand.key FROM cand JOIN k ON k.key = cand.key
+    WHERE cand.rate_max IS NULL AND cand.turn <= coalesce(k.running, cand.limit_max, 2147483647) - k.used
+    ORDER BY cand.priority DESC, cand.turn LIMIT %(k)s
+), rated AS MATERIALIZED (
+    SELECT DISTINCT key FROM cand WHERE rate_max IS NOT NULL
+), taken AS MATERIALIZED (
+    SELECT k.*, coalesce(c.found, 0) AS found, coalesce(p.taken, 0) AS taken,
+        least(k.mine, coalesce(k.running, c.limit_max, 2147483647) - k.used) AS fits
+    FROM k LEFT JOIN (
+        SELECT key, count(*)::int AS found, max(limit_max) AS limit_max FROM cand GROUP BY key
+    ) AS c ON c.key = k.key
+    LEFT JOIN (SELECT key, count(*)::int AS taken FROM pick GROUP BY key) AS p ON p.key = k.key
+), soon AS (
+    INSERT INTO "app".leasequeue_wake (queue, key, due_at, parked, whole)
+    SELECT %(queue)s, t.key,
+        CASE WHEN t.taken < least(t.fits, t.found) OR (t.taken = %(quota)s AND t.fits > t.taken) THEN clock_timestamp()
+            WHEN t.fits > t.taken AND t.floor_at > '-infinity' THEN clock_timestamp() + interval '1 s'
+            WHEN t.fits > t.taken THEN clock_timestamp() + interval '100 ms'
+            ELSE clock_timestamp() + interval '5 s' END,
+        CASE WHEN t.fits <= t.taken THEN t.key END,
+        t.found < %(quota)s AND t.fits > t.taken AND t.floor_at > '-infinity'
+    FROM (SELECT * FROM taken WHERE key NOT IN (SELECT key FROM rated)) AS t
+    WHERE t.taken < least(t.fits, t.found) OR (t.taken = %(quota)s AND t.fits > t.taken)
+        OR (t.fits > t.taken AND t.floor_at > '-infinity')
+        OR ((t.fits > t.taken OR t.elsewhere > 0 OR t.others > 0) AND EXISTS (SELECT FROM lane CROSS JOIN LATERAL (
+            SELECT FROM "app".leasequeue_job WHERE limit_key = t.key AND queue = %(queue)s AND priority = lane.priority AND state = 'g'
+          AND available_at <= now() AND (available_at, id) >= (
+            CASE WHEN lane.priority = t.priority THEN to_timestamp(t.floor_at) ELSE '-infinity' END,
+            CASE WHEN lane.priority = t.priority THEN t.floor_id ELSE 0 END) LIMIT t.taken + 1) AS job OFFSET t.taken))
+), u AS (
+    UPDATE "app".leasequeue_job SET state = 'l', holder = %(me)s, term = (SELECT nextval('"app".leasequeue_term')), expires_at = clock_timestamp() + %(ttl)s * interval '1 second', attempt = attempt + 1, claimed_at = clock_timestamp(), unique_key = CASE WHEN unique_until = 's' THEN NULL ELSE unique_key END
+    WHERE id = ANY(ARRAY(SELECT id FROM pick)) RETURNING id, term, task, args::text, attempt, abandoned, max_attempts, extract(epoch FROM available_at)::float8, priority, queue, cancel_requested_at IS NOT NULL, meta ->> 'tick', extract(epoch FROM start_by - clock_timestamp())::float8, limit_key IS NOT NULL OR children IS NOT NULL OR workflow IS NOT NULL, limit_key, limit_max, rate_max, rate_seconds
+)
+SELECT u.*, k.oldest FROM u JOIN k ON k.key = u.limit_key
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, key, NULL, NULL, NULL, NULL
+FROM rated;
+
+-- admit_under
+WITH given AS MATERIALIZED (
+    SELECT * FROM unnest(%(keys)s::text[], %(running)s::int[], %(priorities)s::smallint[], %(floors)s::float8[],
+        %(floor_ids)s::bigint[], %(terms)s::bigint[], %(others)s::int[], %(rates)s::int[], %(seconds)s::float8[])
+        AS given (key, running, priority, floor_at, floor_id, term, others, rate, seconds)
+), lane AS MATERIALIZED (
+    SELECT priority FROM "app".leasequeue_lane WHERE queue = %(queue)s AND priority <> 0 UNION SELECT 0::smallint
+    ORDER BY priority DESC
+), above AS MATERIALIZED (
+    SELECT a.name, a.rate, a.seconds, spent.spent, spent.first_start, a.held,
+        CASE WHEN a.held THEN greatest(0, least(coalesce(a.running, 2147483647) - used.used, coalesce(a.rate - spent.spent, 2147483647)))
+            ELSE 0 END AS free
+    FROM unnest(%(above)s::text[], %(held)s::boolean[], %(above_running)s::int[], %(above_rates)s::int[],
+        %(above_seconds)s::float8[]) AS a (name, held, running, rate, seconds)
+    CROSS JOIN LATERAL (SELECT (
+        (SELECT count(*) FROM "app".leasequeue_job WHERE holder IS NOT NULL AND limit_key IS NOT NULL
+            AND claimed_at IS NOT NULL AND a.name LIKE 'task:%%' AND task = substr(a.name, 6))
+        + (SELECT count(*) FROM "app".leasequeue_job WHERE holder IS NOT NULL AND limit_key IS NOT NULL
+            AND attempt > 0 AND a.name LIKE 'queue:%%' AND queue = substr(a.name, 7)))::int AS used) AS used
+    CROSS JOIN LATERAL (SELECT coalesce(sum(a.count), 0)::int AS spent, min(a.at) AS first_start
+        FROM "app".leasequeue_admission AS a
+        WHERE a.name = a.name AND a.at > clock_timestamp() - a.seconds * interval '1 second') AS spent
+), k AS MATERIALIZED (
+    SELECT counted.*, CASE WHEN others > 0 THEN greatest(0, free - others) ELSE free END AS mine
+    FROM (
+        SELECT given.key, given.priority, given.floor_at, given.floor_id, given.term, given.others,
+            bounds.running, bounds.rate, bounds.seconds, used.*, spent.spent, spent.first_start,
+            greatest(0, least(coalesce(bounds.running, 2147483647) - used.used, coalesce(bounds.rate - spent.spent, 2147483647))) AS free
+        FROM given LEFT JOIN LATERAL (
+            SELECT limit_max, rate_max, rate_seconds FROM "app".leasequeue_job AS job
+            WHERE job.limit_key = given.key AND job.queue = %(queue)s AND job.state = 'g'
+            ORDER BY job.priority DESC, job.available_at, job.id LIMIT 1
+        ) AS head ON true
+        CROSS JOIN LATERAL (SELECT coalesce(given.running, head.limit_max) AS running,
+            CASE WHEN given.key = ANY(%(above)s::text[]) THEN NULL ELSE coalesce(given.rate, head.rate_max) END AS rate,
+            CASE WHEN given.rate IS NULL THEN head.rate_seconds ELSE given.seconds END AS seconds) AS bounds
+        CROSS JOIN LATERAL (SELECT count(*)::int AS used, min(term) AS oldest, count(*) FILTER (WHERE queue <> %(queue)s)::int AS elsewhere
+        FROM "app".leasequeue_job WHERE holder IS NOT NULL AND limit_key = given.key
+            AND term >= CASE WHEN given.term > 0 AND (SELECT last_value FROM "app".leasequeue_term) >= %(term)s
+                THEN given.term ELSE 0 END) AS used
+        CROSS JOIN LATERAL (SELECT coalesce(sum(a.count), 0)::int AS spent, min(a.at) AS first_start
+        FROM "app".leasequeue_admission AS a
+        WHERE a.name = given.key AND a.at > clock_timestamp() - bounds.seconds * interval '1 second') AS spent
+    ) AS counted
+), cand AS MATERIALIZED (
+    SELECT k.key, one.id, one.task, one.priority, one.limit_max, one.rate_max, one.rate_seconds,
+        row_number() OVER (PARTITION BY k.key ORDER BY one.priority DESC, one.available_at, one.id) AS turn
+    FROM k CROSS JOIN LATERAL (
+        SELECT job.id, job.task, lane.priority, job.available_at, job.limit_max, job.rate_max, job.rate_seconds
+        FROM lane CROSS JOIN LATERAL (
+            SELECT id, task, available_at, limit_max, rate_max, rate_seconds FROM "app".leasequeue_job WHERE limit_key = k.key AND queue = %(queue)s AND priority = lane.priority AND state = 'g'
+          AND available_at <= now() AND (available_at, id) >= (
+            CASE WHEN lane.priority = k.priority THEN to_timestamp(k.floor_at) ELSE '-infinity' END,
+            CASE WHEN lane.priority = k.priority THEN k.floor_id ELSE 0 END)
+            ORDER BY available_at, id LIMIT greatest(0, least(k.mine, %(quota)s)) FOR UPDATE SKIP LOCKED
+        ) AS job LIMIT greatest(0, least(k.mine, %(quota)s))
+    ) AS one
+), fits AS (
+    SELECT cand.*, task.name AS task_name, task.free AS task_free,
+        row_number() OVER (PARTITION BY cand.task ORDER BY cand.priority DESC, cand.turn, cand.key) AS of_task
+    FROM cand LEFT JOIN above AS task ON task.name = 'task:' || cand.task
+), judged AS MATERIALIZED (
+    SELECT fits.*, CASE WHEN task_name IS NOT NULL AND of_task > task_free THEN task_name
+        WHEN queue.name IS NOT NULL AND count(*) FILTER (WHERE task_name IS NULL OR of_task <= task_free)
+            OVER (ORDER BY priority DESC, turn, key ROWS UNBOUNDED PRECEDING) > queue.free THEN queue.name END AS blocked_by
+    FROM fits LEFT JOIN above AS queue ON queue.name = 'queue:' || %(queue)s
+), pick AS MATERIALIZED (
+    SELECT id, key, task FROM judged WHERE blocked_by IS NULL ORDER BY priority DESC, turn, key LIMIT %(k)s
+), taken AS MATERIALIZED (
+    SELECT k.*, coalesce(c.found, 0) AS found, coalesce(p.taken, 0) AS taken, k.mine - coalesce(c.blocked, 0) AS fits
+    FROM k LEFT JOIN (
+        SELECT key, count(*) FILTER (WHERE blocked_by IS NULL)::int AS found,
+            count(*) FILTER (WHERE blocked_by IS NOT NULL)::int AS blocked FROM judged GROUP BY key
+    ) AS c ON c.key = k.key
+    LEFT JOIN (SELECT key, count(*)::int AS taken FROM pick GROUP BY key) AS p ON p.key = k.key
+), soon AS (
+    INSERT INTO "app".leasequeue_wake (queue, key, due_at, parked, whole)
+    SELECT %(queue)s, t.key,
+        CASE WHEN t.taken < least(t.fits, t.found) OR (t.taken = %(quota)s AND t.fits > t.taken) THEN clock_timestamp()
+            WHEN t.fits > t.taken AND t.floor_at > '-infinity' THEN clock_timestamp() + interval '1 s'
+            WHEN t.fits > t.taken THEN clock_timestamp() + interval '100 ms'
+            ELSE clock_timestamp() + interval '5 s' END,
+        CASE WHEN t.fits <= t.taken THEN t.key END,
+        t.found < %(quota)s AND t.fits > t.taken AND t.floor_at > '-infinity'
+    FROM taken AS t
+    WHERE t.taken < least(t.fits, t.found) OR (t.taken = %(quota)s AND t.fits > t.taken)
+        OR (t.fits > t.taken AND t.floor_at > '-infinity')
+        OR ((t.fits > t.taken OR t.elsewhere > 0 OR t.others > 0) AND EXISTS (SELECT FROM lane CROSS JOIN LATERAL (
+            SELECT FROM "app".leasequeue_job WHERE limit_key = t.key AND queue = %(queue)s AND priority = lane.priority AND state = 'g'
+          AND available_at <= now() AND (available_at, id) >= (
+            CASE WHEN lane.priority = t.priority THEN to_timestamp(t.floor_at) ELSE '-infinity' END,
+            CASE WHEN lane.priority = t.priority THEN t.floor_id ELSE 0 END) LIMIT t.taken + 1) AS job OFFSET t.taken))
+), park AS (
+    INSERT INTO "app".leasequeue_wake (queue, key, due_at, parked)
+    SELECT DISTINCT ON (j.key) %(queue)s, j.key,
+        CASE WHEN NOT a.held THEN clock_timestamp() + interval '20 ms'
+            WHEN a.rate <= a.spent THEN a.first_start + a.seconds * interval '1 second' + interval '1 ms'
+            ELSE clock_timestamp() + interval '5 s' END,
+        CASE WHEN a.held THEN a.name END
+    FROM judged AS j JOIN above AS a ON a.name = j.blocked_by ORDER BY j.key, j.turn
+), rated AS (
+    INSERT INTO "app".leasequeue_wake (queue, key, due_at)
+    SELECT %(queue)s, t.key, coalesce(t.first_start, clock_timestamp()) + t.seconds * interval '1 second' + interval '1 ms'
+    FROM taken AS t WHERE t.rate <= t.spent + t.taken
+), unpark AS (
+    UPDATE "app".leasequeue_wake SET parked = NULL, due_at = clock_timestamp() WHERE id = ANY(
+        ARRAY(SELECT w.id FROM taken AS t JOIN "app".leasequeue_wake AS w ON w.parked = t.key
+            WHERE t.free > 0 AND t.others > 0 AND w.queue <> %(queue)s FOR UPDATE OF w SKIP LOCKED)
+        || ARRAY(SELECT w.id FROM above AS a CROSS JOIN LATERAL (
+            SELECT id FROM "app".leasequeue_wake WHERE parked = a.name
+            ORDER BY id LIMIT greatest(0, a.free - (SELECT count(*) FROM pick
+                WHERE a.name IN ('task:' || pick.task, 'queue:' || %(queue)s))) FOR UPDATE SKIP LOCKED) AS w))
+), admitted AS (
+    INSERT INTO "app".leasequeue_admission (name, at, count)
+    SELECT t.key, clock_timestamp(), t.taken FROM taken AS t
+    WHERE t.rate IS NOT NULL AND t.taken > 0 AND NOT t.key = ANY(%(above)s::text[])
+    UNION ALL SELECT a.name, clock_timestamp(), count(*) FROM above AS a
+    JOIN pick ON a.name IN ('task:' || pick.task, 'queue:' || %(queue)s) WHERE a.rate IS NOT NULL GROUP BY a.name
+), old AS (
+    DELETE FROM "app".leasequeue_admission WHERE id = ANY(ARRAY(
+        SELECT a.id FROM "app".leasequeue_admission AS a
+        JOIN (SELECT key AS name, seconds FROM k UNION ALL SELECT name, seconds FROM above) AS r ON r.name = a.name
+        WHERE a.at < clock_timestamp() - 2 * r.seconds * interval '1 second' LIMIT 200 FOR UPDATE OF a SKIP LOCKED))
+), u AS (
+    UPDATE "app".leasequeue_job SET state = 'l', holder = %(me)s, term = (SELECT nextval('"app".leasequeue_term')), expires_at = clock_timestamp() + %(ttl)s * interval '1 second', attempt = attempt + 1, claimed_at = clock_timestamp(), unique_key = CASE WHEN unique_until = 's' THEN NULL ELSE unique_key END
+    WHERE id = ANY(ARRAY(SELECT id FROM pick)) RETURNING id, term, task, args::text, attempt, abandoned, max_attempts, extract(epoch FROM available_at)::float8, priority, queue, cancel_requested_at IS NOT NULL, meta ->> 'tick', extract(epoch FROM start_by - clock_timestamp())::float8, limit_key IS NOT NULL OR children IS NOT NULL OR workflow IS NOT NULL, limit_key, limit_max, rate_max, rate_seconds
+)
+SELECT u.*, k.oldest FROM u JOIN k ON k.key = u.limit_key;
+
+-- take_suspect
+WITH q AS MATERIALIZED (
+    SELECT id, queue, task, limit_key, limit_max, rate_max, rate_seconds FROM "app".leasequeue_job
+    WHERE state = 'q' AND limit_key IS NOT NULL AND NOT id = ANY(%(tried)s::bigint[]) AND queue = ANY(%(queues)s::text[])
+      AND available_at <= now() AND queue <> ALL (ARRAY(
+        SELECT name FROM "app".leasequeue_queue
+        WHERE paused_at IS NOT NULL AND (resume_at IS NULL OR resume_at > now())))
+    ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED
+), names AS (
+    SELECT limit_key AS name FROM q UNION SELECT 'task:' || task FROM q UNION SELECT 'queue:' || queue FROM q
+), b AS (
+    SELECT id FROM "app".leasequeue_bucket WHERE id = ANY(ARRAY(SELECT hashtext(name) & 16383 FROM names))
+    ORDER BY id FOR UPDATE SKIP LOCKED
+)
+SELECT q.id, q.queue, q.task, q.limit_key, q.limit_max, q.rate_max, q.rate_seconds,
+    (SELECT count(*) FROM b) = (SELECT count(DISTINCT hashtext(name) & 16383) FROM names)
+FROM q;
+
+-- admit_suspect
+WITH under AS MATERIALIZED (
+    SELECT n.name, n.rate,
+        greatest(0, least(coalesce(n.running, 2147483647) - used.used, coalesce(n.rate - spent.spent, 2147483647))) AS free
+    FROM unnest(%(names)s::text[], %(running)s::int[], %(rates)s::int[], %(seconds)s::float8[])
+        AS n (name, running, rate, seconds)
+    CROSS JOIN LATERAL (SELECT (CASE WHEN n.name = %(key)s THEN
+            (SELECT count(*) FROM "app".leasequeue_job WHERE holder IS NOT NULL AND limit_key = n.name)
+        WHEN n.name LIKE 'task:%%' THEN
+            (SELECT count(*) FROM "app".leasequeue_job WHERE holder IS NOT NULL AND limit_key IS NOT NULL
+                AND claimed_at IS NOT NULL AND task = substr(n.name, 6))
+        ELSE (SELECT count(*) FROM "app".leasequeue_job WHERE holder IS NOT NULL AND limit_key IS NOT NULL
+                AND attempt > 0 AND queue = substr(n.name, 7)) END)::int AS used) AS used
+    CROSS JOIN LATERAL (SELECT coalesce(sum(a.count), 0)::int AS spent, min(a.at) AS first_start
+        FROM "app".leasequeue_admission AS a
+        WHERE a.name = n.name AND a.at > clock_timestamp() - n.seconds * interval '1 second') AS spent
+), admitted AS (
+    INSERT INTO "app".leasequeue_admission (name, at, count)
+    SELECT name, clock_timestamp(), 1 FROM under
+    WHERE rate IS NOT NULL AND NOT EXISTS (SELECT FROM under WHERE free <= 0)
+)
+UPDATE "app".leasequeue_job SET state = 'l', holder = %(me)s, term = (SELECT nextval('"app".leasequeue_term')), expires_at = clock_timestamp() + %(ttl)s * interval '1 second', attempt = attempt + 1, claimed_at = clock_timestamp(), unique_key = CASE WHEN unique_until = 's' THEN NULL ELSE unique_key END WHERE id = ANY(ARRAY(SELECT %(id)s::bigint WHERE NOT EXISTS (SELECT FROM under WHERE free <= 0))) AND state = 'q'
+RETURNING id, term, task, args::text, attempt, abandoned, max_attempts, extract(epoch FROM available_at)::float8, priority, queue, cancel_requested_at IS NOT NULL, meta ->> 'tick', extract(epoch FROM start_by - clock_timestamp())::float8, limit_key IS NOT NULL OR children IS NOT NULL OR workflow IS NOT NULL;
+
+-- rules
+SELECT name, declared, max_running, rate_max, rate_seconds FROM "app".leasequeue_limit;
+
+-- fill_buckets
+INSERT INTO "app".leasequeue_bucket (id) SELECT generate_series(0, 16383)
+WHERE (SELECT count(*) FROM "app".leasequeue_bucket) < 16384 ON CONFLICT DO NOTHING;
