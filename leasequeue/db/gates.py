@@ -24,7 +24,8 @@ done for its key::
                                                                 it unparks it; due by itself in 5 s
     a hot key was read from its floor and gave less than fits   in 1 s, to read the whole key once
 
-A key that is used in several queues is handed on between them: who finds another queue parked under it lets that one go first.
+A key that is used in several queues is handed on between them: who finds another queue parked under it lets that one go first,
+by a wake that says so (``given``) and is not handed on again.
 
 Under a held snapshot dead index entries pile up at the head of each of these indexes. The wakes have a floor and a ladder as
 the lanes of ready jobs do (``worker/floor.py``); a hot key has a floor for its rows, and one for the terms that are
@@ -51,11 +52,11 @@ WHERE EXISTS (
     ORDER BY wake.due_at, wake.id LIMIT 1)"""
 
 _TAKE_WAKES = """WITH w AS MATERIALIZED (
-    SELECT id, key, due_at, whole FROM {s}.leasequeue_wake
+    SELECT id, key, due_at, whole, given FROM {s}.leasequeue_wake
     WHERE queue = %(queue)s AND due_at <= now() AND (due_at, id) >= (to_timestamp(%(floor_at)s), %(floor_id)s)
     ORDER BY due_at, id LIMIT %(scan)s FOR UPDATE SKIP LOCKED
 ), named AS MATERIALIZED (
-    SELECT key, bool_or(whole) AS whole, hashtext(key) & 16383 AS bucket
+    SELECT key, bool_or(whole) AS whole, bool_or(given) AS given, hashtext(key) & 16383 AS bucket
     FROM w GROUP BY key ORDER BY min(due_at), min(id) LIMIT %(most)s
 ), b AS MATERIALIZED (
     SELECT id FROM {s}.leasequeue_bucket WHERE id = ANY(ARRAY(
@@ -68,7 +69,7 @@ _TAKE_WAKES = """WITH w AS MATERIALIZED (
     UPDATE {s}.leasequeue_wake SET due_at = clock_timestamp() + interval '20 ms', parked = NULL WHERE id = ANY(ARRAY(
         SELECT w.id FROM w JOIN named ON named.key = w.key WHERE NOT EXISTS (SELECT FROM b WHERE b.id = named.bucket)))
 )
-SELECT named.key, named.whole, coalesce(p.others, 0)::int, (SELECT count(*)::int FROM w),
+SELECT named.key, named.whole, CASE WHEN named.given THEN 0 ELSE coalesce(p.others, 0)::int END, (SELECT count(*)::int FROM w),
     (SELECT extract(epoch FROM min(due_at))::float8 FROM w), (SELECT id FROM w ORDER BY due_at, id LIMIT 1),
     (SELECT extract(epoch FROM max(due_at))::float8 FROM w)
 FROM named JOIN b ON b.id = named.bucket LEFT JOIN (
@@ -171,9 +172,9 @@ FROM rated"""
 
 # With rates, limits above the keys, or other queues that wait for the same keys.
 
-_SPENT = """SELECT coalesce(sum(a.count), 0)::int AS spent, min(a.at) AS first_start
-        FROM {{s}}.leasequeue_admission AS a
-        WHERE a.name = {name} AND a.at > clock_timestamp() - {seconds} * interval '1 second'"""
+_SPENT = """SELECT coalesce(sum(start.count), 0)::int AS spent, min(start.at) AS first_start
+        FROM {{s}}.leasequeue_admission AS start
+        WHERE start.name = {name} AND start.at > clock_timestamp() - {seconds} * interval '1 second'"""
 
 _LEFT = """greatest(0, least(coalesce({running}, 2147483647) - {used}, coalesce({rate} - {spent}, 2147483647)))"""
 
@@ -251,7 +252,7 @@ _AFTER_RATE = """rated AS (
 )"""
 
 _UNPARK = """unpark AS (
-    UPDATE {s}.leasequeue_wake SET parked = NULL, due_at = clock_timestamp() WHERE id = ANY(
+    UPDATE {s}.leasequeue_wake SET parked = NULL, due_at = clock_timestamp(), given = true WHERE id = ANY(
         ARRAY(SELECT w.id FROM taken AS t JOIN {s}.leasequeue_wake AS w ON w.parked = t.key
             WHERE t.free > 0 AND t.others > 0 AND w.queue <> %(queue)s FOR UPDATE OF w SKIP LOCKED)
         || ARRAY(SELECT w.id FROM above AS a CROSS JOIN LATERAL (

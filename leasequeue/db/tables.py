@@ -517,6 +517,7 @@ def _wake(metadata: MetaData) -> Table:
         _text("key"),
         _text("parked", null=True),
         Column("whole", Boolean, nullable=False, server_default=text("false")),
+        Column("given", Boolean, nullable=False, server_default=text("false")),
         PrimaryKeyConstraint("id", name=f"{name}_pkey"),
     )
     c = wake.c

@@ -79,6 +79,7 @@ class Claimer(Loop):
         self._gate = gate
         self._gate_first = {slots.name: False for slots in slots}
         self._full = False
+        self._freed = False
         self._ttl_seconds = ttl_seconds
         now = time.monotonic()
         self._lanes: dict[str, dict[int, Lane]] = {s.name: {0: Lane(s.name, 0, Ladder(now))} for s in slots}
@@ -108,6 +109,11 @@ class Claimer(Loop):
             for lane in list(lanes.values()):
                 lane.rescan()
         self._gate.rescan()
+        self.wake()
+
+    def freed(self) -> None:
+        """A job under a limit has ended here: its key may have a slot for the next. Any thread."""
+        self._freed = True
         self.wake()
 
     def pause(self, seconds: float) -> None:
@@ -163,10 +169,14 @@ class Claimer(Loop):
         """Fill the free slots of every queue; the jobs got."""
         roomy = [s for s in self._slots if s.name not in self._paused and s.room() > 0]
         names = [slots.name for slots in roomy]
-        # A look at the gates comes last, where ready jobs have left room, so that it delays none; and now and then first.
-        gates = self._gate.due(self.link, names, now, self._database_now, hurried=True) if self._full else set[str]()
+        # A look at the gates comes last, where ready jobs have left room, so that it delays none; and now and then first, or
+        # when there may be something.
+        gates: set[str] = set()
+        freed, self._freed = self._freed, False
+        if self._full or freed:
+            gates = self._gate.due(self.link, names, now, self._database_now, hurried=not freed)
         ready = {slots.name for slots in self._with_ready(now, roomy)}
-        got, self._full = 0, False
+        got = 0
         for slots in roomy:
             got += self._fill(slots, slots.name in ready, slots.name in gates)
         left = [slots for slots in roomy if slots.name not in gates and slots.room() > 0]
@@ -243,6 +253,7 @@ class Claimer(Loop):
         )
         self.claims += 1
         self.claim_seconds += time.monotonic() - now
+        self._full = len(rows) >= k
         if not rows:
             for lane, start in zip(lanes, starts, strict=True):
                 lane.scanned(now, start)
@@ -253,7 +264,6 @@ class Claimer(Loop):
         self._hand.add(jobs)
         slots.claimed += len(jobs)
         self._move_floors(lanes, starts, rows, k, now)
-        self._full = self._full or len(jobs) >= k
         self._executor.submit(slots, self._gate.divert(jobs, self._put_to_gate))
         return len(jobs)
 

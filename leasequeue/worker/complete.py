@@ -46,6 +46,8 @@ class Completer(Loop):
         keeps: whether a queue keeps a history.
         worker: the readable name of this process, written beside failures.
         back: the state in which what was not run goes back: ``r``, or ``q`` where suspects are run.
+
+    ``freed`` is called when a job that was under a limit or part of a workflow has ended: others may be able to run now.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Completer(Loop):
         self._locked_due = 0.0
         self._unknown_tasks_said: set[str] = set()
         self.finish: Callable[[Ended | None], None] = self._intake.put
+        self.freed: Callable[[], None] = lambda: None
         self.completed = 0
         self.failed = 0
         self.refused = 0
@@ -111,6 +114,8 @@ class Completer(Loop):
             # What was written leaves the batch at once: if the connection breaks later, it is not written again.
             self._write(group, members)
             written = set(map(id, members))
+            if any(ended.job.linked for ended in members):
+                self.freed()
             self._batch = [ended for ended in self._batch if id(ended) not in written]
         self._page.stamp("complete_ok")
         self._page.count("completed", self.completed)

@@ -187,9 +187,8 @@ class Gate:
                 return rows
             rows = [row for row in rows if row[0] is not None]
             places = [place for place in places if seen[place][0] in rated]
-        if k > len(rows):
-            rows += execute(self._sql.admit_under, self._under(params, places, k - len(rows), above, held))
-        return rows
+        # Also where nothing more is wanted: it leaves the wakes of these keys.
+        return rows + execute(self._sql.admit_under, self._under(params, places, k - len(rows), above, held))
 
     def _under(
         self, params: dict[str, Any], places: list[int], k: int, above: list[str], held: set[str]
@@ -302,3 +301,39 @@ class Gate:
 def _quota(k: int, seen: list[tuple[Any, ...]]) -> int:
     """How many each key gives: all keys of one look have the same share, however many wait under each."""
     return max(1, -(-k // len(seen)))
+
+
+def claim_suspect(link: Link, sql: GateStatements, params: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Claim one suspect that is under a limit, if one fits: it counts like any other job of its key.
+
+    Args:
+        params: ``me``, ``ttl`` and ``queues``.
+
+    Returns:
+        Its row as the claim returns it; none where there is no suspect, or none that fits now.
+    """
+    tried: list[int] = []
+
+    def steps(execute: Execute) -> list[tuple[Any, ...]] | None:
+        found = execute(sql.take_suspect, params | {"tried": tried})
+        if not found:
+            return None
+        id, queue, task, key, running, rate, seconds, held = found[0]
+        tried.append(id)
+        if not held:
+            return []
+        rules = Rules(execute(sql.rules))
+        limits = {name: rules.of(name) for name in (OF_TASK + task, OF_QUEUE + queue)}
+        limits[key] = rules.of(key).over(Limit(running, rate, seconds))
+        listed = {
+            "names": list(limits), "running": [one.running for one in limits.values()],
+            "rates": [one.rate for one in limits.values()], "seconds": [one.rate_seconds for one in limits.values()],
+        }  # fmt: skip
+        return execute(sql.admit_suspect, params | listed | {"id": id, "key": key})
+
+    while True:
+        rows = link.transact(steps)
+        if rows is None:
+            return []
+        if rows:
+            return rows

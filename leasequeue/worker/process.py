@@ -114,6 +114,7 @@ class Process:
                 link("claimer"), outage, sql, page, self.hand, holder, self.slots, self.executor,
                 lq.registry.get, self.completer.finish, strays, self.wake_mode, self._gate(queues), options.ttl_seconds,
             )  # fmt: skip
+            self.completer.freed = self.claimer.freed
         strays.found = self.claimer.rescan
         self._presence = Presence(
             worker_statements(schema),

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from leasequeue.db.gates import GateStatements
 from leasequeue.db.jobs import JobStatements
-from leasequeue.limit import OF_QUEUE, OF_TASK, Limit, Rules
 from leasequeue.loop import Loop, Outage
+from leasequeue.worker.gate import claim_suspect
 from leasequeue.worker.hand import Claimed, Hand, Holder, Slots
 
 if TYPE_CHECKING:
-    from leasequeue.db.connect import Execute, Link
+    from leasequeue.db.connect import Link
     from leasequeue.worker.execute import Executor
     from leasequeue.worker.strays import Strays
 
@@ -73,7 +73,7 @@ class SuspectClaimer(Loop):
         now = time.monotonic()
         me = self._holder.current
         params = {"me": me, "ttl": self._ttl_seconds, "queues": self._queues}
-        rows = self.link.run(self._sql.claim_suspect, params) or self._claim_gated(params)
+        rows = self.link.run(self._sql.claim_suspect, params) or claim_suspect(self.link, self._gates, params)
         self.claims += 1
         self.claim_seconds += time.monotonic() - now
         if not rows:
@@ -86,31 +86,3 @@ class SuspectClaimer(Loop):
         self._hand.add([job])
         self._slots.claimed += 1
         self._executor.submit(self._slots, [job])
-
-    def _claim_gated(self, params: dict[str, Any]) -> list[tuple[Any, ...]]:
-        """Claim a suspect that is under a limit, if it fits: it counts like any other."""
-        tried: list[int] = []
-
-        def steps(execute: Execute) -> list[tuple[Any, ...]] | None:
-            found = execute(self._gates.take_suspect, params | {"tried": tried})
-            if not found:
-                return None
-            id, queue, task, key, running, rate, seconds, held = found[0]
-            tried.append(id)
-            if not held:
-                return []
-            rules = Rules(execute(self._gates.rules))
-            said, own = rules.of(key), Limit(running, rate, seconds)
-            limits = {name: rules.of(name) for name in (OF_TASK + task, OF_QUEUE + queue)} | {key: said.over(own)}
-            listed = {
-                "names": list(limits), "running": [one.running for one in limits.values()],
-                "rates": [one.rate for one in limits.values()], "seconds": [one.rate_seconds for one in limits.values()],
-            }  # fmt: skip
-            return execute(self._gates.admit_suspect, params | listed | {"id": id, "key": key})
-
-        while True:
-            rows = self.link.transact(steps)
-            if rows is None:
-                return []
-            if rows:
-                return rows

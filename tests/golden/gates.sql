@@ -9,11 +9,11 @@ WHERE EXISTS (
 
 -- take_wakes
 WITH w AS MATERIALIZED (
-    SELECT id, key, due_at, whole FROM "app".leasequeue_wake
+    SELECT id, key, due_at, whole, given FROM "app".leasequeue_wake
     WHERE queue = %(queue)s AND due_at <= now() AND (due_at, id) >= (to_timestamp(%(floor_at)s), %(floor_id)s)
     ORDER BY due_at, id LIMIT %(scan)s FOR UPDATE SKIP LOCKED
 ), named AS MATERIALIZED (
-    SELECT key, bool_or(whole) AS whole, hashtext(key) & 16383 AS bucket
+    SELECT key, bool_or(whole) AS whole, bool_or(given) AS given, hashtext(key) & 16383 AS bucket
     FROM w GROUP BY key ORDER BY min(due_at), min(id) LIMIT %(most)s
 ), b AS MATERIALIZED (
     SELECT id FROM "app".leasequeue_bucket WHERE id = ANY(ARRAY(
@@ -26,7 +26,7 @@ WITH w AS MATERIALIZED (
     UPDATE "app".leasequeue_wake SET due_at = clock_timestamp() + interval '20 ms', parked = NULL WHERE id = ANY(ARRAY(
         SELECT w.id FROM w JOIN named ON named.key = w.key WHERE NOT EXISTS (SELECT FROM b WHERE b.id = named.bucket)))
 )
-SELECT named.key, named.whole, coalesce(p.others, 0)::int, (SELECT count(*)::int FROM w),
+SELECT named.key, named.whole, CASE WHEN named.given THEN 0 ELSE coalesce(p.others, 0)::int END, (SELECT count(*)::int FROM w),
     (SELECT extract(epoch FROM min(due_at))::float8 FROM w), (SELECT id FROM w ORDER BY due_at, id LIMIT 1),
     (SELECT extract(epoch FROM max(due_at))::float8 FROM w)
 FROM named JOIN b ON b.id = named.bucket LEFT JOIN (
@@ -122,9 +122,9 @@ WITH given AS MATERIALIZED (
             AND claimed_at IS NOT NULL AND a.name LIKE 'task:%%' AND task = substr(a.name, 6))
         + (SELECT count(*) FROM "app".leasequeue_job WHERE holder IS NOT NULL AND limit_key IS NOT NULL
             AND attempt > 0 AND a.name LIKE 'queue:%%' AND queue = substr(a.name, 7)))::int AS used) AS used
-    CROSS JOIN LATERAL (SELECT coalesce(sum(a.count), 0)::int AS spent, min(a.at) AS first_start
-        FROM "app".leasequeue_admission AS a
-        WHERE a.name = a.name AND a.at > clock_timestamp() - a.seconds * interval '1 second') AS spent
+    CROSS JOIN LATERAL (SELECT coalesce(sum(start.count), 0)::int AS spent, min(start.at) AS first_start
+        FROM "app".leasequeue_admission AS start
+        WHERE start.name = a.name AND start.at > clock_timestamp() - a.seconds * interval '1 second') AS spent
 ), k AS MATERIALIZED (
     SELECT counted.*, CASE WHEN others > 0 THEN greatest(0, free - others) ELSE free END AS mine
     FROM (
@@ -143,9 +143,9 @@ WITH given AS MATERIALIZED (
         FROM "app".leasequeue_job WHERE holder IS NOT NULL AND limit_key = given.key
             AND term >= CASE WHEN given.term > 0 AND (SELECT last_value FROM "app".leasequeue_term) >= %(term)s
                 THEN given.term ELSE 0 END) AS used
-        CROSS JOIN LATERAL (SELECT coalesce(sum(a.count), 0)::int AS spent, min(a.at) AS first_start
-        FROM "app".leasequeue_admission AS a
-        WHERE a.name = given.key AND a.at > clock_timestamp() - bounds.seconds * interval '1 second') AS spent
+        CROSS JOIN LATERAL (SELECT coalesce(sum(start.count), 0)::int AS spent, min(start.at) AS first_start
+        FROM "app".leasequeue_admission AS start
+        WHERE start.name = given.key AND start.at > clock_timestamp() - bounds.seconds * interval '1 second') AS spent
     ) AS counted
 ), cand AS MATERIALIZED (
     SELECT k.key, one.id, one.task, one.priority, one.limit_max, one.rate_max, one.rate_seconds,
@@ -208,7 +208,7 @@ WITH given AS MATERIALIZED (
     SELECT %(queue)s, t.key, coalesce(t.first_start, clock_timestamp()) + t.seconds * interval '1 second' + interval '1 ms'
     FROM taken AS t WHERE t.rate <= t.spent + t.taken
 ), unpark AS (
-    UPDATE "app".leasequeue_wake SET parked = NULL, due_at = clock_timestamp() WHERE id = ANY(
+    UPDATE "app".leasequeue_wake SET parked = NULL, due_at = clock_timestamp(), given = true WHERE id = ANY(
         ARRAY(SELECT w.id FROM taken AS t JOIN "app".leasequeue_wake AS w ON w.parked = t.key
             WHERE t.free > 0 AND t.others > 0 AND w.queue <> %(queue)s FOR UPDATE OF w SKIP LOCKED)
         || ARRAY(SELECT w.id FROM above AS a CROSS JOIN LATERAL (
@@ -263,9 +263,9 @@ WITH under AS MATERIALIZED (
                 AND claimed_at IS NOT NULL AND task = substr(n.name, 6))
         ELSE (SELECT count(*) FROM "app".leasequeue_job WHERE holder IS NOT NULL AND limit_key IS NOT NULL
                 AND attempt > 0 AND queue = substr(n.name, 7)) END)::int AS used) AS used
-    CROSS JOIN LATERAL (SELECT coalesce(sum(a.count), 0)::int AS spent, min(a.at) AS first_start
-        FROM "app".leasequeue_admission AS a
-        WHERE a.name = n.name AND a.at > clock_timestamp() - n.seconds * interval '1 second') AS spent
+    CROSS JOIN LATERAL (SELECT coalesce(sum(start.count), 0)::int AS spent, min(start.at) AS first_start
+        FROM "app".leasequeue_admission AS start
+        WHERE start.name = n.name AND start.at > clock_timestamp() - n.seconds * interval '1 second') AS spent
 ), admitted AS (
     INSERT INTO "app".leasequeue_admission (name, at, count)
     SELECT name, clock_timestamp(), 1 FROM under

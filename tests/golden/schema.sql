@@ -302,6 +302,7 @@ CREATE TABLE "app".leasequeue_wake (
     key text NOT NULL,
     parked text,
     whole boolean NOT NULL DEFAULT false,
+    given boolean NOT NULL DEFAULT false,
     CONSTRAINT leasequeue_wake_pkey PRIMARY KEY (id)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000, autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000);
 

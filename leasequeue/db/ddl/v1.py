@@ -285,6 +285,7 @@ UPGRADE: tuple[str, ...] = (
     key text NOT NULL,
     parked text,
     whole boolean NOT NULL DEFAULT false,
+    given boolean NOT NULL DEFAULT false,
     CONSTRAINT leasequeue_wake_pkey PRIMARY KEY (id)
 ) WITH ({_WAKE})""",
     "CREATE INDEX leasequeue_wake_due ON {s}.leasequeue_wake (queue, due_at, id)",

@@ -1,0 +1,42 @@
+"""The hammer, on ours and on each broken variant."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.limits.hammer import VARIANTS, hammer, seconds_of_a_run
+from tests.support.databases import Database
+
+
+def test_no_limit_is_exceeded_and_no_wake_is_lost(database: Database) -> None:
+    faults, counts, intervals = hammer(database.url, database.direct_url, seconds=seconds_of_a_run(5.0))
+    print(f"{intervals:,} intervals, {dict(counts)}")
+    assert faults == {}
+    assert counts["stale tried"] or counts["crashes"]
+    assert intervals > 100
+
+
+def test_serial_keys_keep_their_order(database: Database) -> None:
+    faults, _, intervals = hammer(database.url, database.direct_url, seconds=seconds_of_a_run(3.0), calm=True)
+    print(f"{intervals:,} intervals in order")
+    assert faults == {}
+
+
+_CAUGHT_BY = {
+    "no bucket lock": {"more than the limit at once"},
+    "completion without a wake": {"left over"},
+    "any order": {"out of order"},
+    "rate by a fixed window": {"more starts than the rate in a window"},
+    "no look at the task's limit": {"more than the limit at once"},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_checker_sees(database: Database, variant: str) -> None:
+    if database.via != "direct":
+        pytest.skip("a broken variant is broken on either way")
+    faults, _, intervals = hammer(
+        database.url, database.direct_url, seconds=3.0, variant=variant, calm=variant == "any order"
+    )
+    print(f"{variant}: {dict(faults)} in {intervals:,} intervals")
+    assert set(faults) & _CAUGHT_BY[variant], f"not seen: {VARIANTS[variant]}"

@@ -1,0 +1,100 @@
+"""Interleavings of two sessions, forced, with the statement that is broken in one place beside ours."""
+
+from __future__ import annotations
+
+import threading
+
+import psycopg
+import pytest
+
+from tests.limits.hand import Hands, put
+from tests.support.databases import Database
+from tests.support.waiting import until
+
+
+@pytest.mark.parametrize("with_lock", [True, False])
+def test_nobody_claims_between_the_lock_of_the_bucket_and_the_count(
+    database: Database, hand: Hands, with_lock: bool
+) -> None:
+    # B: takes a wake and the bucket ── snapshot ── (slow) ────────────── counts in that snapshot, leases
+    # A:                                             claims the one slot, commits
+    # Without the lock, and so where the count stands in the statement that takes it, B counts none and leases the second.
+    put(database, "k", 1, limit=1)
+    put(database, "k", 1, limit=1)
+    one, two = hand(), hand()
+    given = "FROM given CROSS JOIN LATERAL"
+    admit = two.gate_sql.admit.replace(given, "FROM given CROSS JOIN pg_sleep(0.7) CROSS JOIN LATERAL")
+    assert admit != two.gate_sql.admit
+    slept = two.gate_sql._replace(admit=admit)
+    if not with_lock:
+        lock = "ORDER BY id\n    FOR UPDATE SKIP LOCKED\n), gone AS"
+        lock = lock if lock in slept.take_wakes else "ORDER BY id FOR UPDATE SKIP LOCKED\n), gone AS"
+        assert lock in slept.take_wakes
+        slept = slept._replace(take_wakes=slept.take_wakes.replace(lock, "ORDER BY id\n), gone AS"))
+        one.gate._sql = one.gate_sql._replace(take_wakes=slept.take_wakes)
+    two.gate._sql = slept
+    database.execute("DELETE FROM leasequeue_wake WHERE id > (SELECT min(id) FROM leasequeue_wake)")
+
+    found: list[int] = []
+    thread = threading.Thread(target=lambda: found.append(len(two.gated(1))))
+    thread.start()
+    counting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+    until(lambda: database.scalar(counting) == 1, 5)
+    database.execute("INSERT INTO leasequeue_wake (queue, key) VALUES ('default', 'k')")
+    meanwhile = one.gated(1)
+    thread.join()
+    assert (len(meanwhile), found) == ((0, [1]) if with_lock else (1, [1]))
+    assert database.scalar("SELECT count(*) FROM leasequeue_job WHERE state = 'l'") == (1 if with_lock else 2)
+
+
+@pytest.mark.parametrize("by_id_only", [False, True])
+def test_a_late_completion_frees_no_slot(database: Database, hand: Hands, by_id_only: bool) -> None:
+    # A: claims ── its lease runs out ──────────────────────── completes
+    # B:                               sweeps, claims the same job ────── still runs it
+    put(database, "k", 2, limit=1)
+    late, one = hand(ttl_seconds=0.3), hand()
+    (old,) = late.gated()
+    until(one.sweep, 5)
+    (held,) = one.gated_until(1)
+    assert held.id == old.id
+
+    if by_id_only:
+        fence = "AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[]))"
+        assert fence in late.sql.complete_linked
+        loose = "AND %(me)s::uuid IS NOT NULL AND %(terms)s::bigint[] IS NOT NULL"
+        late.sql = late.sql._replace(complete_linked=late.sql.complete_linked.replace(fence, loose))
+    assert late.complete([old]) == int(by_id_only)
+    second = one.gated()  # while the first still runs here
+    assert len(second) == int(by_id_only)
+
+
+@pytest.mark.parametrize("with_wake", [True, False])
+def test_a_sweep_wakes_the_key(database: Database, hand: Hands, with_wake: bool) -> None:
+    put(database, "k", 1, limit=1)
+    dead, one = hand(ttl_seconds=0.2), hand()
+    assert len(dead.gated()) == 1
+    if not with_wake:
+        old = "FROM u WHERE limit_key IS NOT NULL"
+        assert old in one.sql.sweep
+        one.sql = one.sql._replace(sweep=one.sql.sweep.replace(old, "FROM u WHERE false"))
+    until(one.sweep, 5)
+    assert len(one.gated()) == int(with_wake)
+
+
+@pytest.mark.parametrize("with_wake", [True, False])
+def test_a_row_that_was_locked_for_a_moment_is_not_forgotten(database: Database, hand: Hands, with_wake: bool) -> None:
+    # Somebody: locks the waiting row ───────────────────> rolls back
+    # B:                               takes its wake, skips the row
+    put(database, "k", 1, limit=1)
+    one = hand()
+    if not with_wake:
+        old = "OR ((t.fits > t.taken OR t.elsewhere > 0 OR t.others > 0) AND EXISTS"
+        assert old in one.gate_sql.admit
+        one.gate._sql = one.gate_sql._replace(admit=one.gate_sql.admit.replace(old, "OR (false AND EXISTS"))
+    with psycopg.connect(database.direct_url) as conn:
+        conn.execute("SELECT FROM leasequeue_job FOR UPDATE")
+        assert one.gated() == []
+    if with_wake:
+        assert len(one.gated_until(1, seconds=3)) == 1
+    else:
+        one.nothing_for(0.5)
