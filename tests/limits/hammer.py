@@ -47,8 +47,6 @@ VARIANTS = {
     "no bucket lock": "two claimers of one key count at the same time",
     "completion without a wake": "a free slot is forgotten",
     "any order": "serial keys run out of order",
-    "rate by a fixed window": "twice the rate at the border of two windows",
-    "no look at the task's limit": "a key's own limit alone is looked at",
 }
 
 
@@ -77,13 +75,6 @@ def _broken(variant: str | None, sql: JobStatements, gate: GateStatements) -> tu
         old = "ORDER BY available_at, id LIMIT greatest"
         new = "ORDER BY available_at DESC, id DESC LIMIT greatest"
         gate = gate._replace(admit=swap(gate.admit, old, new), admit_under=swap(gate.admit_under, old, new))
-    elif variant == "rate by a fixed window":
-        old = "start.at > clock_timestamp() - bounds.seconds * interval '1 second'"
-        new = "start.at > to_timestamp(floor(extract(epoch FROM clock_timestamp()) / bounds.seconds) * bounds.seconds)"
-        gate = gate._replace(admit_under=swap(gate.admit_under, old, new))
-    elif variant == "no look at the task's limit":
-        old = "CASE WHEN task_name IS NOT NULL AND of_task > task_free THEN task_name"
-        gate = gate._replace(admit_under=swap(gate.admit_under, old, "CASE WHEN false THEN task_name"))
     else:
         assert variant is None, variant
     return sql, gate

@@ -26,8 +26,6 @@ _CAUGHT_BY = {
     "no bucket lock": {"more than the limit at once"},
     "completion without a wake": {"left over"},
     "any order": {"out of order"},
-    "rate by a fixed window": {"more starts than the rate in a window"},
-    "no look at the task's limit": {"more than the limit at once"},
 }
 
 

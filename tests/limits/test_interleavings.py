@@ -7,7 +7,7 @@ import threading
 import psycopg
 import pytest
 
-from tests.limits.hand import Hands, put
+from tests.limits.hand import Hands, put, rule
 from tests.support.databases import Database
 from tests.support.waiting import until
 
@@ -98,3 +98,32 @@ def test_a_row_that_was_locked_for_a_moment_is_not_forgotten(database: Database,
         assert len(one.gated_until(1, seconds=3)) == 1
     else:
         one.nothing_for(0.5)
+
+
+@pytest.mark.parametrize("sliding", [True, False])
+def test_the_window_of_a_rate_slides(database: Database, hand: Hands, sliding: bool) -> None:
+    # Five started just before the hour. A window that begins with the hour would let five more through at once.
+    put(database, "r", 5, rate=(5, 3600.0))
+    database.execute(
+        "INSERT INTO leasequeue_admission (name, at, count) SELECT 'r', date_trunc('hour', now()) - interval '1 ms', 5"
+    )
+    one = hand()
+    if not sliding:
+        old = "start.at > clock_timestamp() - bounds.seconds * interval '1 second'"
+        new = "start.at > to_timestamp(floor(extract(epoch FROM clock_timestamp()) / bounds.seconds) * bounds.seconds)"
+        assert old in one.gate_sql.admit_under
+        one.gate._sql = one.gate_sql._replace(admit_under=one.gate_sql.admit_under.replace(old, new))
+    assert len(one.gated()) == (0 if sliding else 5)
+
+
+@pytest.mark.parametrize("looks_above", [True, False])
+def test_a_key_does_not_hide_the_limit_of_its_task(database: Database, hand: Hands, looks_above: bool) -> None:
+    for user in range(9):
+        put(database, f"user:{user}", 1, limit=1, task="send")
+    rule(database, "task:send", 4)
+    one = hand()
+    if not looks_above:
+        old = "task_name IS NOT NULL AND of_task > task_free"
+        assert old in one.gate_sql.admit_under
+        one.gate._sql = one.gate_sql._replace(admit_under=one.gate_sql.admit_under.replace(old, "false"))
+    assert len(one.gated(20)) == (4 if looks_above else 9)
