@@ -403,7 +403,7 @@ def test_one_that_was_suspended_beyond_its_ttl_stops_and_another_has_it(
     until(lambda: other.log, 20, "the other to have it")
     for pid in (running.process.pid, int(child)):
         os.kill(pid, signal.SIGCONT)
-    assert running.process.wait(10) == 128 + signal.SIGKILL
+    assert running.process.wait(60) == 128 + signal.SIGKILL
     assert is_gone(int(child))
     assert "is lost: the command is told to stop" in running.log
     # The other has it still, in its own term.

@@ -94,7 +94,15 @@ def defined(database: Database, job: str, seconds_ago: float, definition: str = 
     )
 
 
-def without_gaps(database: Database, job: str, step: dt.timedelta = SECOND) -> None:
+def without_gaps(database: Database, make: Make, job: str, trigger: Any, step: dt.timedelta = SECOND) -> None:
+    """What a leader could not settle any more before it resigned, as on a machine that stalls, is left to the next one:
+    each due time has its row once another has been elected, which has the job paused and so leaves nothing itself."""
+    scheduler = BackgroundScheduler(timezone="UTC")
+    scheduler.add_job(print, trigger, id=job, next_run_time=None)
+    gate = make(database, scheduler)
+    gate.start()
+    until(lambda: gate.since, 30, "the next leader")
+    gate.stop()
     settled = [due_at for due_at, outcome, _ in ledger(database, job) if outcome != "redefined"]
     assert [b - a for a, b in pairwise(settled)] == [step] * (len(settled) - 1)
 
@@ -241,25 +249,30 @@ def test_what_fell_between_two_leaders(database: Database, make: Make, catch_up:
     scheduler = BackgroundScheduler(timezone="UTC")
     ran: list[dt.datetime] = []
     scheduler.add_job(
-        lambda: ran.append(current_run().due_at), cron(), id="sweep", misfire_grace_time=2, max_instances=3
+        lambda: ran.append(current_run().due_at), cron(), id="sweep", misfire_grace_time=60, max_instances=3
     )
-    defined(database, "sweep", 6)
+    defined(database, "sweep", 120 if catch_up == "none" else 6)
     gate = make(database, scheduler, catch_up=catch_up)
+    began = dt.datetime.now(dt.UTC)
     gate.start()
-    until(lambda: outcomes(database, "sweep")["fired"] >= 1, 10, "the first due time of this leader")
+    until(lambda: outcomes(database, "sweep")["fired"] >= 1, 30, "the first due time of this leader")
     gate.stop()
-    found = outcomes(database, "sweep")
-    assert found["redefined"] == 1
-    if catch_up == "latest":
-        assert found["caught_up"] == 1
-        assert found["coalesced"] >= 4
-    elif catch_up == "all":
-        assert found["caught_up"] >= 5
-        assert found.keys() == {"redefined", "caught_up", "fired"}
+    # What it found when it was elected; what came due since is judged by how quick this machine is.
+    fell = [outcome for due_at, outcome, _ in ledger(database, "sweep") if due_at <= began]
+    assert fell[0] == "redefined"
+    assert outcomes(database, "sweep")["redefined"] == 1
+    if catch_up == "all":
+        assert len(fell) >= 6
+        assert set(fell[1:]) == {"caught_up"}
     else:
-        assert found["caught_up"] == 1
-        assert found["missed"] >= 3
-    without_gaps(database, "sweep")
+        settled = [outcome for _, outcome, _ in ledger(database, "sweep") if outcome != "redefined"]
+        left = settled[: settled.index("caught_up")]
+        assert len(left) >= len(fell) - 2, "one run stands for all of them"
+        missed = left.count("missed")
+        assert left == ["missed"] * missed + ["coalesced"] * (len(left) - missed)
+        assert 60 <= missed <= 120 if catch_up == "none" else missed == 0
+        assert len(left) - missed >= 4
+    without_gaps(database, make, "sweep", cron())
     assert sorted(ran) == [at for at, outcome, _ in ledger(database, "sweep") if outcome in ("fired", "caught_up")]
 
 
@@ -276,7 +289,7 @@ def test_what_apscheduler_drops_has_its_reason(database: Database, make: Make) -
     scheduler.add_job(lambda: None, often(), id="waits", max_instances=30, misfire_grace_time=1)
     gate = make(database, scheduler)
     gate.start()
-    assert busy.wait(10)
+    assert busy.wait(30)
     until(lambda: outcomes(database, "blocks")["overlapped"] >= 6, 10, "due times beside the one that runs")
     go_on.set()
     until(lambda: outcomes(database, "waits")["missed"] >= 1, 10, "what waited for too long")
@@ -288,7 +301,7 @@ def test_what_apscheduler_drops_has_its_reason(database: Database, make: Make) -
     until(lambda: ledger(database, "blocks")[-1][1] == "fired", 10, "the run that stands for it")
     gate.stop()
     for job in ("blocks", "waits"):
-        without_gaps(database, job, STEP)
+        without_gaps(database, make, job, often(), STEP)
         assert all(reason for _, outcome, reason in ledger(database, job) if outcome != "fired")
 
 
@@ -313,7 +326,7 @@ def test_two_gates_one_fires_and_the_other_goes_on_in_its_phase(database: Databa
     rows = [row for row in ledger(database, "sweep") if row[1] != "redefined"]
     assert sorted(at for _, at in ran) == [at for at, outcome, _ in rows if outcome in ("fired", "caught_up")]
     assert all(outcome in ("fired", "caught_up", "coalesced") for _, outcome, _ in rows)
-    without_gaps(database, "sweep", STEP)
+    without_gaps(database, make, "sweep", often(), STEP)
 
 
 @direct_only
@@ -344,12 +357,12 @@ def test_a_commit_whose_answer_was_lost_counts(database: Database, make: Make) -
         gate.start()
         until(lambda: gate.is_leader, 10)
         lost = proxy.lose_reply("^COMMIT")
-        assert lost.wait(10)
+        assert lost.wait(30)
         count = len(ran)
         until(lambda: len(ran) >= count + 2, 10, "runs after it")
         gate.stop()
     assert ran == [at for at, outcome, _ in ledger(database, "sweep") if outcome in ("fired", "caught_up")]
-    without_gaps(database, "sweep", STEP)
+    without_gaps(database, make, "sweep", often(), STEP)
 
 
 @direct_only
@@ -445,7 +458,7 @@ def test_a_leader_of_the_past_begins_nothing(
     if broken:
         monkeypatch.setattr(Lease, "fence", lambda lease, conn: None)
     gate.start()
-    assert at_the_door.wait(10)
+    assert at_the_door.wait(30)
     term = gate.term
     other.start()
 
@@ -456,7 +469,7 @@ def test_a_leader_of_the_past_begins_nothing(
 
     until(taken, 10, "the other to lead")
     go_on.set()
-    assert ended.wait(10)
+    assert ended.wait(30)
     gate.stop()
     other.stop()
     of_the_past = database.execute(
@@ -524,10 +537,10 @@ def test_an_asyncio_scheduler(database: Database, make: Make) -> None:
             while not all(outcomes(database, job)["fired"] for job in ("sweep", "in_thread")):
                 await asyncio.sleep(0.02)
 
-    asyncio.run(asyncio.wait_for(main(), 15))
+    asyncio.run(asyncio.wait_for(main(), 60))
     assert loop_threads == {threading.current_thread()}
     for job in ("sweep", "in_thread"):
-        without_gaps(database, job)
+        without_gaps(database, make, job, cron())
         assert outcomes(database, job)["caught_up"] >= 2
     rows = ledger(database, "sweep") + ledger(database, "in_thread")
     assert sorted(ran) == sorted(at for at, outcome, _ in rows if outcome in ("fired", "caught_up"))

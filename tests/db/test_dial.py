@@ -243,7 +243,7 @@ class _Standby:
         self._process.terminate()  # smart shutdown would wait for clients
         self._process.send_signal(3)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(10)
+            self._process.wait(60)
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ def _conflict(link: Link, execute: Execute) -> None:
     waits = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
     until(lambda: execute(waits), 10, "the update to wait")
     execute("COMMIT")
-    waiter.join(10)
+    waiter.join(30)
     assert outcome == [[(11,)]]
 
 

@@ -118,7 +118,7 @@ def test_a_wait_ends_at_its_timeout_by_a_notification_or_by_the_other_descriptor
         waiter = threading.Thread(target=lambda: answer.append(link.notifications(10, read)))
         waiter.start()
         execute("NOTIFY c, 'y'")
-        waiter.join(5)
+        waiter.join(30)
         assert answer == [["y"]]
     finally:
         os.close(read)
@@ -166,7 +166,7 @@ print("parent ok")
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
 def test_a_fork_shares_no_connection(direct_url: str) -> None:
-    done = subprocess.run([sys.executable, "-c", _FORK, direct_url], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", _FORK, direct_url], capture_output=True, text=True, timeout=120)
     assert done.stdout.split("\n")[:2] == ["child ok", "parent ok"], done.stderr
 
 
@@ -176,11 +176,11 @@ def test_an_interrupt_leaves_no_statement_behind(direct_url: str, execute: Execu
 import sys, _thread, threading
 from leasequeue.db.connect import Link
 from leasequeue.db.urls import Settings
-link = Link(Settings.parse(sys.argv[1]), application_name="interrupt", bound_seconds=30)
+link = Link(Settings.parse(sys.argv[1]), application_name="interrupt", bound_seconds=900)
 link.connect()
 threading.Thread(target=lambda: (sys.stdin.readline(), _thread.interrupt_main())).start()
 try:
-    link.run("SELECT pg_sleep(20)")
+    link.run("SELECT pg_sleep(600)")
 except KeyboardInterrupt:
     if not link.connected:
         link.connect()
@@ -192,10 +192,9 @@ link.close()
     ) as process:
         running = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'interrupt' AND query LIKE %s"
         until(lambda: execute(running + " AND state = 'active'", ["SELECT pg_sleep%"]), 10, "the statement")
-        started = time.monotonic()
-        out, _ = process.communicate("go\n", timeout=15)
+        out, _ = process.communicate("go\n", timeout=120)  # far less than the statement would take
     assert out.strip() == "[(1,)]"
-    assert time.monotonic() - started < 10
+    until(lambda: not execute(running, ["SELECT pg_sleep%"]), 30, "the server to be rid of it")
 
 
 def test_settings_reach_the_server(make_link: MakeLink, direct_url: str) -> None:

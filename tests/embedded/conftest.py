@@ -53,7 +53,7 @@ class Owner:
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         self.process.send_signal(number)
-        self.process.wait(10)
+        self.process.wait(60)
 
     def close(self) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -88,7 +88,7 @@ def new_folder() -> Iterator[Path]:
     path = above / "server"
     yield path
     found = Folder(path)
-    until(lambda: not found.is_watched(), 10, "the watcher to leave")
+    until(lambda: not found.is_watched(), 60, "the watcher to leave")
     shutil.rmtree(above)
 
 

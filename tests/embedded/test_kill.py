@@ -37,8 +37,8 @@ def test_no_orphan_after_the_only_owner_is_killed(folder: Path, owners: list[Own
     owners.append(Owner(folder))
     _, postmaster = owners[0].ready()
     owners[0].kill(number)
-    until(lambda: not is_alive(postmaster), 5, "the postmaster to stop")
-    until(lambda: not Folder(folder).is_watched(), 5, "the watcher to leave")
+    until(lambda: not is_alive(postmaster), 30, "the postmaster to stop")
+    until(lambda: not Folder(folder).is_watched(), 30, "the watcher to leave")
     assert not processes(folder)
 
 
@@ -55,7 +55,7 @@ def test_the_server_stays_while_one_owner_lives(folder: Path, owners: list[Owner
     assert is_alive(postmaster)
     assert len(os.listdir(folder / "users")) == 1, "the dead are forgotten"
     owners[2].kill()
-    until(lambda: not processes(folder), 5, "the server to stop")
+    until(lambda: not processes(folder), 30, "the server to stop")
 
 
 def test_killed_during_its_start(new_folder: Path, owners: list[Owner]) -> None:

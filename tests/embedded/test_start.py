@@ -179,7 +179,7 @@ os._exit(0)
     )
     assert owner.stdout is not None
     assert int(owner.stdout.readline()) > 0
-    assert owner.wait(10) == 0
+    assert owner.wait(30) == 0
     until(lambda: not processes(folder), 10, "the server to stop though the child lives")
     owner.communicate()
 

@@ -85,7 +85,7 @@ class Service:
         self.ended()
 
     def ended(self) -> None:
-        assert self.process.wait(15) == 0, self.log.read_text()
+        assert self.process.wait(60) == 0, self.log.read_text()
 
     def close(self) -> None:
         if self.process.poll() is None:

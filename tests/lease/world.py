@@ -278,7 +278,7 @@ class World:
                 break
             thread.join(0.002)
         self.unlock()
-        thread.join(10)
+        thread.join(30)
         (answer,) = answers
         if isinstance(answer, BaseException):
             raise answer

@@ -191,7 +191,7 @@ def test_lost_replies(what: str, pattern: str, database: Database, worker: Start
         if what == "claim":
             until(lambda: "that a claim had taken when its connection broke" in started.log, 10)
         else:
-            assert lost.wait(10)
+            assert lost.wait(30)
         over.set()
         at = time.monotonic()
         drained(database, 10)

@@ -153,10 +153,10 @@ class PgBouncer:
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM)
         try:
-            self._process.wait(5)
+            self._process.wait(30)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait(5)
+            self._process.wait(30)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _listens(self) -> bool:

@@ -9,7 +9,7 @@ knowing, the server knows that it has committed.
         url = server.url(name, host=proxy.host, port=proxy.port)
         lost = proxy.lose_reply("COMMIT")       # or any regular expression over the statement's text
         ...                                     # the client sees a broken connection
-        assert lost.wait(10)
+        assert lost.wait(30)
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Proxy:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.drop()
-        self._thread.join(5)
+        self._thread.join(30)
 
     def __enter__(self) -> Proxy:
         return self
@@ -199,7 +199,7 @@ class _Link:
             answers = threading.Thread(target=self._backend, name="proxy-answers", daemon=True)
             answers.start()
             self._frontend()
-            answers.join(5)
+            answers.join(30)
         except OSError:
             pass
         finally:
