@@ -77,21 +77,21 @@ class Rules:
         return bool(self._by_name)
 
 
-def parse(what: str, running: Any, rate: Any) -> Limit:
+def parse(what: str, running: Any, rate: Any, least: int = 1) -> Limit:
     """A limit from what an application or an operator wrote.
 
     Args:
         what: for the error: ``app.send`` or ``queue 'mail'``.
-        running: a whole number of at least 1, or None.
+        running: a whole number of at least ``least``, or None.
         rate: ``"100/10s"`` (units ms, s, m, h, d), ``(100, timedelta(seconds=10))``, or None.
 
     Raises:
         ConfigurationError: neither form.
     """
     if running is not None and (
-        not isinstance(running, int) or isinstance(running, bool) or not 1 <= running <= _COUNT_MAX
+        not isinstance(running, int) or isinstance(running, bool) or not least <= running <= _COUNT_MAX
     ):
-        raise ConfigurationError(f"{what}: limit is a whole number of at least 1, not {running!r}")
+        raise ConfigurationError(f"{what}: limit is a whole number of at least {least}, not {running!r}")
     if rate is None:
         return Limit(running)
     count, seconds = _rate(what, rate)

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine
 
 from leasequeue import loading, naming
 from leasequeue.config import Config
+from leasequeue.control import Controlled
 from leasequeue.db.engines import Engines
 from leasequeue.db.enqueue import enqueue_many
 from leasequeue.db.kinds import AsyncConn, Opens, SyncConn
@@ -54,7 +55,7 @@ class Decorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
 
 
-class LeaseQueue(Scheduled, Leases, Opens):
+class LeaseQueue(Scheduled, Leases, Controlled, Opens):
     """The queue as an application holds it: its tasks, its settings, its own engines.
 
     Making one reads nothing and connects to nothing; settings are resolved at first use, in this order:
@@ -87,7 +88,7 @@ class LeaseQueue(Scheduled, Leases, Opens):
         self._engines = Engines(self._config)
         self._chain = Chain()
         self._lifespan = loading.Lifespan(lifespan)
-        self._keep: dict[str, dt.timedelta | None] = {}
+        self._keep, self._ageing, self._declared = {}, {}, {}
 
     # Settings
 
@@ -280,32 +281,6 @@ class LeaseQueue(Scheduled, Leases, Opens):
         jobs = _jobs(calls)
         found = await arun(conn, enqueue_many, self.schema, jobs, self.checked) if jobs else []
         return [Job(id, created, job.task, job.queue) for (id, created), job in zip(found, jobs, strict=True)]
-
-    def queue(self, name: str, *, keep: dt.timedelta | int | None = None) -> None:
-        """Say how a queue is kept.
-
-        Args:
-            name: the queue's name.
-            keep: how long finished jobs stay in the history; 0 writes none at all (for a queue of high
-                volume); None means the default retention.
-        """
-        naming.check("a queue's name", name)
-        if keep is not None and not isinstance(keep, dt.timedelta):
-            if keep != 0 or isinstance(keep, bool):
-                raise ConfigurationError(f"queue {name!r}: keep is a timedelta, 0 or None, not {keep!r}")
-            keep = dt.timedelta(0)
-        if keep is not None and keep < dt.timedelta(0):
-            raise ConfigurationError(f"queue {name!r}: keep is not negative")
-        self._keep[name] = keep
-
-    def keeps(self, queue: str) -> bool:
-        """Whether finished jobs of the queue are written to the history."""
-        keep = self._keep.get(queue)
-        return keep is None or bool(keep)
-
-    def retentions(self) -> dict[str, float]:
-        """Seconds for which the history of a queue is kept, where it has a retention of its own."""
-        return {queue: keep.total_seconds() for queue, keep in self._keep.items() if keep}
 
     # What a worker process uses
 

@@ -34,6 +34,8 @@ _COMMANDS = {
     "demo": ("demo", "demo", "Run the main job on real input, with processes killed on the way."),
     "status": ("status", "status", "Workers, queues, recent failures, and what needs attention."),
     "jobs": ("jobs", "jobs", "List, show, retry and cancel single jobs."),
+    "queues": ("queues", "queues", "What each queue holds and who serves it; pause and resume."),
+    "limits": ("limits", "limits", "How many jobs run at once, or start in a span: show, set, unset."),
     "schedules": ("schedules", "schedules", "What is due when, what became of it; add, change, pause, run."),
     "leases": ("leases", "leases", "Who leads and who asks; run a command as the holder of a lease."),
 }

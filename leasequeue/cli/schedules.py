@@ -12,13 +12,12 @@ import click
 from leasequeue.cli.database import database_options, desk, desk_at, where
 from leasequeue.cli.leases import read_duration, who
 from leasequeue.cli.listing import Listing
+from leasequeue.cli.programs import carry_out, target
 from leasequeue.errors import ConfigurationError
 from leasequeue.moment import say
 
 if TYPE_CHECKING:
-    from leasequeue.db.program import Program
     from leasequeue.ops import timetable as ops
-    from leasequeue.ops.asking import Desk
 
 
 @click.group(cls=Listing)
@@ -186,7 +185,7 @@ def add(url: str | None, schema: str | None, name: str, task: str, **words: Any)
         raise click.UsageError("give one of --cron and --every")
     made: dict[str, Any] = {"args": "{}", "queue": "default", "priority": 0, "spec": ops.retimed(None, times)} | changes
     with desk(url, schema) as open_desk:
-        first = _drive(open_desk, ops.add(_target(), open_desk.schema, Definition(name=name, **made), who()))
+        first = carry_out(open_desk, ops.add(target(), open_desk.schema, Definition(name=name, **made), who()))
     click.echo(f"schedule {name!r} is added; first due {say(first)}")
 
 
@@ -203,7 +202,7 @@ def update(url: str | None, schema: str | None, name: str, **words: Any) -> None
         raise click.UsageError("name something to change; --help lists what can be")
     changes, times = _changes(words)
     with desk(url, schema) as open_desk:
-        _drive(open_desk, ops.change(_target(), open_desk.schema, name, changes, times, who()))
+        carry_out(open_desk, ops.change(target(), open_desk.schema, name, changes, times, who()))
     click.echo(f"schedule {name!r} is changed")
 
 
@@ -217,7 +216,7 @@ def remove(url: str | None, schema: str | None, name: str) -> None:
 
     with desk(url, schema) as open_desk:
         row = timetable.show_schedule(open_desk, name, 1).row
-        _drive(open_desk, ops.remove(_target(), open_desk.schema, name, who(), live=row.served))
+        carry_out(open_desk, ops.remove(target(), open_desk.schema, name, who(), live=row.served))
     click.echo(f"schedule {name!r} is removed")
 
 
@@ -241,7 +240,7 @@ def _pause(url: str | None, schema: str | None, name: str, paused: bool) -> None
     from leasequeue.ops import schedules as ops
 
     with desk(url, schema) as open_desk:
-        changed = _drive(open_desk, ops.set_paused(_target(), open_desk.schema, name, paused, who()))
+        changed = carry_out(open_desk, ops.set_paused(target(), open_desk.schema, name, paused, who()))
     click.echo(f"schedule {name!r} {'is' if changed else 'was already'} {'paused' if paused else 'running'}")
 
 
@@ -253,7 +252,7 @@ def run_(url: str | None, schema: str | None, name: str) -> None:
     from leasequeue.ops import schedules as ops
 
     with desk(url, schema) as open_desk:
-        id = _drive(open_desk, ops.fire_now(_target(), open_desk.schema, name, who()))
+        id = carry_out(open_desk, ops.fire_now(target(), open_desk.schema, name, who()))
     click.echo(f"schedule {name!r}: job {id}")
 
 
@@ -281,7 +280,7 @@ def sync(url: str | None, schema: str | None, app: str) -> None:
     release = ops.Release(os.environ.get("LEASEQUEUE_RELEASE"), deployed_at(), force=True)
     with desk_at(settings, name) as open_desk:
         for definition in definitions:
-            done = _drive(open_desk, ops.sync(_target(), open_desk.schema, definition, release, who()))
+            done = carry_out(open_desk, ops.sync(target(), open_desk.schema, definition, release, who()))
             click.echo(done.message)
 
 
@@ -322,22 +321,3 @@ def _changes(words: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     if changes.get("catch_up") == "all" and changes.get("overlap") == "skip":
         raise click.UsageError("--catch-up all wants a run for each due time, --overlap skip none beside another")
     return changes, times
-
-
-def _target() -> Any:
-    from leasequeue.db.program import Target
-
-    return Target("the command line", None)
-
-
-def _drive(open_desk: Desk, program: Program[Any]) -> Any:
-    import psycopg
-
-    from leasequeue.db.program import drive
-
-    try:
-        return drive(program, lambda statement, params: open_desk.link.run(statement.text, params))
-    except (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.InsufficientPrivilege) as error:
-        # What only the server can judge, a \u0000 in the arguments for instance.
-        first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ConfigurationError(f"the database refuses it: {first_line}") from error

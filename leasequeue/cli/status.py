@@ -102,11 +102,12 @@ def _queues(found: ops.Status, out: Console) -> None:
             render.count(queue.scheduled, capped="scheduled" in queue.capped),
             render.count(queue.leased, capped="leased" in queue.capped),
             render.count(queue.suspect, capped="suspect" in queue.capped),
+            render.count(queue.waiting, capped="waiting" in queue.capped),
             served(queue),
         )
         for queue in found.queues
     ]
-    columns = ("queue", ">ready", ">oldest", ">scheduled", ">leased", ">suspect", "workers")
+    columns = ("queue", ">ready", ">oldest", ">scheduled", ">leased", ">suspect", ">at a limit", "workers")
     if rows:
         title = "Queues" + (f" (the first {len(rows)})" if found.queues_capped else "")
         out.print(render.table(title, columns, rows), "")
@@ -131,7 +132,10 @@ def _workers(found: ops.Status, out: Console) -> None:
             f"{worker.refused:,}",
             len(worker.tasks),
             worker.release or worker.version,
-            ", ".join(f"{name}={slots}" for name, slots in worker.queues.items()),
+            ", ".join(
+                f"{name}={slots}" + (f":high={worker.reserved[name]}" if worker.reserved.get(name) else "")
+                for name, slots in worker.queues.items()
+            ),
         )
         for worker in found.workers
     ]  # fmt: skip

@@ -73,7 +73,42 @@ GROUP BY queue
 UNION ALL
 SELECT 'q', queue, count(*), 0
 FROM (SELECT queue FROM {s}.leasequeue_job WHERE state = 'q' ORDER BY id LIMIT %(cap)s + 1) AS suspect
+GROUP BY queue
+UNION ALL
+SELECT 'g', queue, count(*), 0
+FROM (SELECT queue FROM {s}.leasequeue_job WHERE state = 'g' ORDER BY limit_key, queue LIMIT %(cap)s + 1) AS waiting
 GROUP BY queue"""
+
+# Limits, and of two of one name which is in force, value by value.
+_LIMITS = """SELECT l.name, l.declared, l.max_running, l.rate_max, l.rate_seconds, l.app,
+    extract(epoch FROM l.deployed_at)::float8, extract(epoch FROM l.updated_at)::float8, l.updated_by,
+    NOT l.declared OR o.name IS NULL OR (l.max_running IS NOT NULL AND o.max_running IS NULL)
+        OR (l.rate_max IS NOT NULL AND o.rate_max IS NULL)
+FROM {s}.leasequeue_limit AS l LEFT JOIN {s}.leasequeue_limit AS o ON o.name = l.name AND NOT o.declared
+WHERE %(names)s::text[] IS NULL OR l.name = ANY(%(names)s::text[]) ORDER BY l.name, l.declared LIMIT %(limit)s"""
+
+# What runs (l) and waits (g) under a name. An exact key is looked up; for the rest so many rows are looked through.
+_LIMIT_COUNTS = """SELECT state::text, count(*) FILTER (WHERE limit_key = %(name)s::text OR CASE %(about)s::text
+        WHEN 'prefix' THEN starts_with(limit_key, %(name)s::text || ':')
+        WHEN 'queue' THEN queue = %(word)s::text WHEN 'task' THEN task = %(word)s::text ELSE false END), count(*)
+FROM (
+    (SELECT state, limit_key, queue, task FROM {s}.leasequeue_job
+     WHERE state = 'l' AND limit_key IS NOT NULL AND (%(exact)s::text IS NULL OR limit_key = %(exact)s::text)
+     LIMIT %(cap)s + 1)
+    UNION ALL
+    (SELECT state, limit_key, queue, task FROM {s}.leasequeue_job
+     WHERE state = 'g' AND (%(exact)s::text IS NULL OR limit_key = %(exact)s::text) LIMIT %(cap)s + 1)
+) AS job GROUP BY state"""
+
+_LIMIT_OWN = """(SELECT limit_max, rate_max, rate_seconds FROM {s}.leasequeue_job
+ WHERE state = 'g' AND limit_key = %(key)s ORDER BY limit_key, queue, priority DESC, available_at, id LIMIT 1)
+UNION ALL
+(SELECT limit_max, rate_max, rate_seconds FROM {s}.leasequeue_job
+ WHERE state = 'l' AND limit_key = %(key)s ORDER BY limit_key, term LIMIT 1)
+LIMIT 1"""
+
+_LIMIT_SPENT = """SELECT coalesce(sum(count), 0)::bigint FROM {s}.leasequeue_admission
+WHERE name = %(name)s AND at > clock_timestamp() - %(seconds)s::float8 * interval '1 second'"""
 
 _WORKERS = """SELECT id::text, host, pid, version, release, queues::text, tasks::text, counters::text,
     extract(epoch FROM started_at)::float8, extract(epoch FROM renewed_at)::float8,
@@ -188,6 +223,10 @@ _TEMPLATES = {
     "paused": _PAUSED,
     "queue_counts": _QUEUE_COUNTS,
     "held": _HELD,
+    "limits": _LIMITS,
+    "limit_counts": _LIMIT_COUNTS,
+    "limit_own": _LIMIT_OWN,
+    "limit_spent": _LIMIT_SPENT,
     "failures": _FAILURES,
     "list_live": _LIST_LIVE,
     "list_ready": _LIST_READY,

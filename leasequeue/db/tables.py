@@ -66,6 +66,7 @@ class Tables(NamedTuple):
     queue: Table
     lane: Table
     stat: Table
+    app: Table
     limit: Table
     wake: Table
     bucket: Table
@@ -98,6 +99,7 @@ def tables(schema: str) -> Tables:
         _queue(metadata),
         _lane(metadata),
         _stat(metadata),
+        _app(metadata),
         _limit(metadata),
         _wake(metadata),
         _bucket(metadata),
@@ -454,6 +456,7 @@ def _queue(metadata: MetaData) -> Table:
         _text("name"),
         _time("paused_at"),
         _time("resume_at"),
+        _text("updated_by", null=True),
         PrimaryKeyConstraint("name", name=f"{name}_pkey"),
         _key_length(name, "name"),
     )
@@ -486,6 +489,22 @@ def _identity() -> Column[Any]:
     return Column("id", BigInteger, Identity(always=True), nullable=False)
 
 
+def _app(metadata: MetaData) -> Table:
+    name = "leasequeue_app"
+    app = Table(
+        name,
+        metadata,
+        _text("name"),
+        _number("version", BigInteger, default="1"),
+        _text("release", null=True),
+        _time("deployed_at"),
+        _json("releases", default=_EMPTY),
+        PrimaryKeyConstraint("name", name=f"{name}_pkey"),
+        _key_length(name, "name"),
+    )
+    return _stored(app, _SMALL)
+
+
 def _limit(metadata: MetaData) -> Table:
     name = "leasequeue_limit"
     limit = Table(
@@ -496,6 +515,7 @@ def _limit(metadata: MetaData) -> Table:
         _number("max_running", null=True),
         _number("rate_max", null=True),
         _number("rate_seconds", Double, null=True),
+        _text("app", null=True),
         _time("deployed_at"),
         _time("updated_at", null=False, now=True),
         _text("updated_by", null=True),

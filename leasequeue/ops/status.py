@@ -35,7 +35,7 @@ class Worker:
     Attributes:
         live: it has renewed its row in time, by the database's clock.
         age_seconds, silent_seconds: since its start, and since it last renewed its row.
-        queues: slots by queue.
+        queues: slots by queue; ``reserved``: how many of them are for jobs of a priority above 0 alone.
         unknown: how many jobs it put back, by task, since it knows no such task or other arguments.
         refused: ends of jobs that were refused since another held them by then.
         wake: by which means it learns of new jobs.
@@ -62,6 +62,7 @@ class Worker:
     lost: int = 0
     unknown: dict[str, int] = field(default_factory=dict)
     wake: str = ""
+    reserved: dict[str, int] = field(default_factory=dict)
 
     @property
     def slots(self) -> int:
@@ -75,6 +76,8 @@ class Queue:
     Attributes:
         oldest_ready_seconds: how long the job that is due for longest has waited; None where none is ready.
         leased, expired: jobs under a lease, and those of them whose lease is over.
+        waiting: jobs that wait at a limit.
+        resume_at: when a paused queue is resumed by itself; None: not by itself.
         capped: which of the numbers are only "at least".
         workers: live processes that serve it; ``slots`` are theirs together.
     """
@@ -86,10 +89,12 @@ class Queue:
     leased: int = 0
     expired: int = 0
     suspect: int = 0
+    waiting: int = 0
     capped: tuple[str, ...] = ()
     workers: int = 0
     slots: int = 0
     paused_at: dt.datetime | None = None
+    resume_at: dt.datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +150,7 @@ class Status:
     warnings: tuple[Attention, ...]
 
 
+_Paused = dict[str, tuple[dt.datetime | None, dt.datetime | None]]
 _Failures = tuple[tuple[TaskFailures, ...], tuple[TaskFailures, ...], bool]
 _NO_FAILURES: _Failures = ((), (), False)
 
@@ -175,7 +181,7 @@ def status(desk: Desk, *, section_seconds: float = SECTION_SECONDS) -> Status:
         "ready and scheduled", lambda: _counts(desk, _all(names, workers), section_seconds), {}
     )
     held: dict[str, dict[str, Any]] = part("leased", lambda: _held(desk, section_seconds), {})
-    paused: dict[str, dt.datetime | None] = part("paused", lambda: _paused(desk, section_seconds), {})
+    paused: _Paused = part("paused", lambda: _paused(desk, section_seconds), {})
     failures: _Failures = part("failures", lambda: _failures(desk, section_seconds), _NO_FAILURES)
     schedules: tuple[ScheduleRow, ...] = part(
         "schedules", lambda: list_schedules(desk, bound_seconds=section_seconds), ()
@@ -183,7 +189,7 @@ def status(desk: Desk, *, section_seconds: float = SECTION_SECONDS) -> Status:
 
     shown = workers[:WORKERS_MAX]
     queues = [
-        _queue(name, shown, counts.get(name, {}), held.get(name, {}), paused.get(name))
+        _queue(name, shown, counts.get(name, {}), held.get(name, {}), paused.get(name, (None, None)))
         for name in _all(_all(names, shown), [], extra=[*held, *paused])
     ]
     return Status(
@@ -233,6 +239,7 @@ def worker_of(row: tuple[Any, ...]) -> Worker:
         tasks=tuple(map(str, tasks)) if isinstance(tasks, list) else (),
         unknown={str(k): _int(v) for k, v in _dict(counters.get("unknown")).items()},
         wake=str(counters.get("wake", "")),
+        reserved={str(k): _int(v) for k, v in _dict(counters.get("reserved")).items()},
         **{name: _int(counters.get(name)) for name in ("held", "running", "completed", "failed", "refused", "lost")},
     )
 
@@ -273,7 +280,7 @@ def _counts(desk: Desk, names: list[str], seconds: float) -> dict[str, dict[str,
 def _held(desk: Desk, seconds: float) -> dict[str, dict[str, Any]]:
     rows = desk.ask("held", {"cap": COUNT_CAP}, bound_seconds=seconds)
     found: dict[str, dict[str, Any]] = {}
-    for state, what in (("l", "leased"), ("q", "suspect")):
+    for state, what in (("l", "leased"), ("q", "suspect"), ("g", "waiting")):
         mine = [row for row in rows if row[0] == state]
         # The rows were cut off in the order of their ids, so any of the queues may be short.
         capped = sum(row[2] for row in mine) > COUNT_CAP
@@ -287,8 +294,11 @@ def _held(desk: Desk, seconds: float) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _paused(desk: Desk, seconds: float) -> dict[str, dt.datetime | None]:
-    return {row[0]: moment(row[1]) for row in desk.ask("paused", {"limit": QUEUES_MAX}, bound_seconds=seconds)}
+def _paused(desk: Desk, seconds: float) -> _Paused:
+    return {
+        row[0]: (moment(row[1]), moment(row[2]))
+        for row in desk.ask("paused", {"limit": QUEUES_MAX}, bound_seconds=seconds)
+    }
 
 
 def _failures(desk: Desk, seconds: float) -> _Failures:
@@ -303,7 +313,11 @@ def _failures(desk: Desk, seconds: float) -> _Failures:
 
 
 def _queue(
-    name: str, workers: list[Worker], counts: dict[str, Any], held: dict[str, Any], paused: dt.datetime | None
+    name: str,
+    workers: list[Worker],
+    counts: dict[str, Any],
+    held: dict[str, Any],
+    paused: tuple[dt.datetime | None, dt.datetime | None],
 ) -> Queue:
     serving = [worker for worker in workers if worker.live and name in worker.queues]
     capped = counts.get("capped", ()) + held.get("capped", ())
@@ -311,7 +325,8 @@ def _queue(
         name=name,
         workers=len(serving),
         slots=sum(worker.queues[name] for worker in serving),
-        paused_at=paused,
+        paused_at=paused[0],
+        resume_at=paused[1],
         **(counts | held | {"capped": capped}),
     )
 
@@ -324,9 +339,13 @@ def _warnings(
     not_read: list[str],
 ) -> Iterable[Attention]:
     for queue in queues:
-        waiting = {"ready": queue.ready, "suspect": queue.suspect, "scheduled": queue.scheduled}
+        waiting = {
+            "ready": queue.ready, "suspect": queue.suspect, "waiting at a limit": queue.waiting, "scheduled": queue.scheduled
+        }  # fmt: skip
         there = ", ".join(
-            f"{count:,}{'+' if what in queue.capped else ''} {what}" for what, count in waiting.items() if count
+            f"{count:,}{'+' if what.split()[0] in queue.capped else ''} {what}"
+            for what, count in waiting.items()
+            if count
         )
         if there and not queue.workers and "workers" not in not_read:
             yield Attention(

@@ -35,6 +35,7 @@ from leasequeue.worker.app import load_app
 from leasequeue.worker.chores import Presence, Purge, Sweep
 from leasequeue.worker.claim import Claimer
 from leasequeue.worker.complete import Completer
+from leasequeue.worker.declare import declare_limits
 from leasequeue.worker.execute import Executor
 from leasequeue.worker.gate import Gate
 from leasequeue.worker.hand import Claimed, Ended, Hand, Holder, Outcome, Slots, holder_range
@@ -182,6 +183,7 @@ class Process:
         schema = self._lq.schema
         found = parse(link.run(LINK_PROBE, {"schema": schema})[0][0])
         check(found, schema)
+        declare_limits(link, self._lq, self._options.app)
         self.executor.start()
         self.completer.start()
         self.renewer.start()

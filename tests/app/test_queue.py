@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from sqlalchemy import create_engine
@@ -16,6 +17,7 @@ from sqlalchemy import create_engine
 from leasequeue import ConfigurationError, JobContext, LeaseQueue
 from leasequeue.context import _current, current_job
 from leasequeue.job import Held
+from leasequeue.limit import Limit
 
 A = "postgresql://u:p@one/a"
 B = "postgresql://u:p@two/b"
@@ -347,7 +349,6 @@ def test_current_job() -> None:
 
 
 def test_keeps() -> None:
-    import datetime as dt
 
     lq = LeaseQueue()
     lq.queue("mail", keep=0)
@@ -373,3 +374,27 @@ def test_every_public_name_is_there() -> None:
     assert set(leasequeue.__all__) <= set(dir(leasequeue))
     with pytest.raises(AttributeError):
         _ = leasequeue.nothing
+
+
+def test_queues_and_limits_of_the_code() -> None:
+    lq = LeaseQueue()
+    assert (lq.declared_limits(), lq.ageing_seconds("mail")) == ([], None)
+    lq.queue("mail", keep=0, limit=4, rate="100/10s", ageing=dt.timedelta(minutes=5))
+    lq.limit("user", 2)
+    lq.limit("user:7", rate=(5, dt.timedelta(minutes=1)))
+    assert lq.declared_limits() == [
+        ("queue:mail", Limit(4, 100, 10.0)), ("user", Limit(2)), ("user:7", Limit(None, 5, 60.0)),
+    ]  # fmt: skip
+    assert (lq.keeps("mail"), lq.ageing_seconds("mail")) == (False, 300.0)
+    lq.queue("mail")
+    lq.limit("user", 3)
+    assert lq.declared_limits() == [("user", Limit(3)), ("user:7", Limit(None, 5, 60.0))]
+    assert (lq.keeps("mail"), lq.ageing_seconds("mail")) == (True, None)
+    wrong: Any = [
+        lambda: lq.queue("mail", ageing=dt.timedelta(0)), lambda: lq.queue("mail", ageing=cast(Any, 5)),
+        lambda: lq.queue("mail", limit=0), lambda: lq.queue("x" * 510, limit=1), lambda: lq.limit("user"),
+        lambda: lq.limit("user", 0), lambda: lq.limit("", 1), lambda: lq.limit("user:", 1),
+    ]  # fmt: skip
+    for each in wrong:
+        with pytest.raises(ConfigurationError):
+            each()

@@ -63,7 +63,44 @@ GROUP BY queue
 UNION ALL
 SELECT 'q', queue, count(*), 0
 FROM (SELECT queue FROM "app".leasequeue_job WHERE state = 'q' ORDER BY id LIMIT %(cap)s + 1) AS suspect
+GROUP BY queue
+UNION ALL
+SELECT 'g', queue, count(*), 0
+FROM (SELECT queue FROM "app".leasequeue_job WHERE state = 'g' ORDER BY limit_key, queue LIMIT %(cap)s + 1) AS waiting
 GROUP BY queue;
+
+-- limits
+SELECT l.name, l.declared, l.max_running, l.rate_max, l.rate_seconds, l.app,
+    extract(epoch FROM l.deployed_at)::float8, extract(epoch FROM l.updated_at)::float8, l.updated_by,
+    NOT l.declared OR o.name IS NULL OR (l.max_running IS NOT NULL AND o.max_running IS NULL)
+        OR (l.rate_max IS NOT NULL AND o.rate_max IS NULL)
+FROM "app".leasequeue_limit AS l LEFT JOIN "app".leasequeue_limit AS o ON o.name = l.name AND NOT o.declared
+WHERE %(names)s::text[] IS NULL OR l.name = ANY(%(names)s::text[]) ORDER BY l.name, l.declared LIMIT %(limit)s;
+
+-- limit_counts
+SELECT state::text, count(*) FILTER (WHERE limit_key = %(name)s::text OR CASE %(about)s::text
+        WHEN 'prefix' THEN starts_with(limit_key, %(name)s::text || ':')
+        WHEN 'queue' THEN queue = %(word)s::text WHEN 'task' THEN task = %(word)s::text ELSE false END), count(*)
+FROM (
+    (SELECT state, limit_key, queue, task FROM "app".leasequeue_job
+     WHERE state = 'l' AND limit_key IS NOT NULL AND (%(exact)s::text IS NULL OR limit_key = %(exact)s::text)
+     LIMIT %(cap)s + 1)
+    UNION ALL
+    (SELECT state, limit_key, queue, task FROM "app".leasequeue_job
+     WHERE state = 'g' AND (%(exact)s::text IS NULL OR limit_key = %(exact)s::text) LIMIT %(cap)s + 1)
+) AS job GROUP BY state;
+
+-- limit_own
+(SELECT limit_max, rate_max, rate_seconds FROM "app".leasequeue_job
+ WHERE state = 'g' AND limit_key = %(key)s ORDER BY limit_key, queue, priority DESC, available_at, id LIMIT 1)
+UNION ALL
+(SELECT limit_max, rate_max, rate_seconds FROM "app".leasequeue_job
+ WHERE state = 'l' AND limit_key = %(key)s ORDER BY limit_key, term LIMIT 1)
+LIMIT 1;
+
+-- limit_spent
+SELECT coalesce(sum(count), 0)::bigint FROM "app".leasequeue_admission
+WHERE name = %(name)s AND at > clock_timestamp() - %(seconds)s::float8 * interval '1 second';
 
 -- failures
 SELECT task, error_type = 'LeaseLost', count(*), count(DISTINCT job_id),

@@ -251,6 +251,7 @@ CREATE TABLE "app".leasequeue_queue (
     name text NOT NULL,
     paused_at timestamptz,
     resume_at timestamptz,
+    updated_by text,
     CONSTRAINT leasequeue_queue_pkey PRIMARY KEY (name),
     CONSTRAINT leasequeue_queue_name_check CHECK (octet_length(name) BETWEEN 1 AND 512)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 500, autovacuum_vacuum_cost_delay = 0);
@@ -279,12 +280,24 @@ CREATE TABLE "app".leasequeue_stat (
 CREATE INDEX leasequeue_stat_age ON "app".leasequeue_stat (minute);
 
 -- upgrade_33
+CREATE TABLE "app".leasequeue_app (
+    name text NOT NULL,
+    version bigint NOT NULL DEFAULT 1,
+    release text,
+    deployed_at timestamptz,
+    releases jsonb NOT NULL DEFAULT '{}',
+    CONSTRAINT leasequeue_app_pkey PRIMARY KEY (name),
+    CONSTRAINT leasequeue_app_name_check CHECK (octet_length(name) BETWEEN 1 AND 512)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 500, autovacuum_vacuum_cost_delay = 0);
+
+-- upgrade_34
 CREATE TABLE "app".leasequeue_limit (
     name text NOT NULL,
     declared boolean NOT NULL,
     max_running integer,
     rate_max integer,
     rate_seconds double precision,
+    app text,
     deployed_at timestamptz,
     updated_at timestamptz NOT NULL DEFAULT now(),
     updated_by text,
@@ -294,7 +307,7 @@ CREATE TABLE "app".leasequeue_limit (
         max_running >= 0 AND rate_max > 0 AND rate_seconds > 0 AND (rate_max IS NULL) = (rate_seconds IS NULL))
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 500, autovacuum_vacuum_cost_delay = 0);
 
--- upgrade_34
+-- upgrade_35
 CREATE TABLE "app".leasequeue_wake (
     id bigint GENERATED ALWAYS AS IDENTITY,
     queue text NOT NULL,
@@ -306,22 +319,22 @@ CREATE TABLE "app".leasequeue_wake (
     CONSTRAINT leasequeue_wake_pkey PRIMARY KEY (id)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000, autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000);
 
--- upgrade_35
+-- upgrade_36
 CREATE INDEX leasequeue_wake_due ON "app".leasequeue_wake (queue, due_at, id);
 
--- upgrade_36
+-- upgrade_37
 CREATE INDEX leasequeue_wake_parked ON "app".leasequeue_wake (parked, id) WHERE parked IS NOT NULL;
 
--- upgrade_37
+-- upgrade_38
 CREATE TABLE "app".leasequeue_bucket (
     id integer NOT NULL,
     CONSTRAINT leasequeue_bucket_pkey PRIMARY KEY (id)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000);
 
--- upgrade_38
+-- upgrade_39
 INSERT INTO "app".leasequeue_bucket (id) SELECT generate_series(0, 16383);
 
--- upgrade_39
+-- upgrade_40
 CREATE TABLE "app".leasequeue_admission (
     id bigint GENERATED ALWAYS AS IDENTITY,
     name text NOT NULL,
@@ -330,13 +343,13 @@ CREATE TABLE "app".leasequeue_admission (
     CONSTRAINT leasequeue_admission_pkey PRIMARY KEY (id)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000, autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000);
 
--- upgrade_40
+-- upgrade_41
 CREATE INDEX leasequeue_admission_name ON "app".leasequeue_admission (name, at);
 
--- upgrade_41
+-- upgrade_42
 CREATE INDEX leasequeue_admission_age ON "app".leasequeue_admission (at);
 
--- upgrade_42
+-- upgrade_43
 CREATE TABLE "app".leasequeue_hold (
     unique_key text NOT NULL,
     job_id bigint NOT NULL,
@@ -345,10 +358,10 @@ CREATE TABLE "app".leasequeue_hold (
     CONSTRAINT leasequeue_hold_unique_key_check CHECK (octet_length(unique_key) BETWEEN 1 AND 512)
 );
 
--- upgrade_43
+-- upgrade_44
 CREATE INDEX leasequeue_hold_age ON "app".leasequeue_hold (expires_at);
 
--- upgrade_44
+-- upgrade_45
 CREATE TABLE "app".leasequeue_workflow (
     id bigint GENERATED ALWAYS AS IDENTITY,
     name text,
@@ -357,10 +370,10 @@ CREATE TABLE "app".leasequeue_workflow (
     CONSTRAINT leasequeue_workflow_pkey PRIMARY KEY (id)
 );
 
--- upgrade_45
+-- upgrade_46
 CREATE INDEX leasequeue_workflow_age ON "app".leasequeue_workflow (created_at);
 
--- upgrade_46
+-- upgrade_47
 CREATE TABLE "app".leasequeue_step (
     workflow bigint NOT NULL,
     name text NOT NULL,
@@ -369,10 +382,10 @@ CREATE TABLE "app".leasequeue_step (
     CONSTRAINT leasequeue_step_name_check CHECK (octet_length(name) BETWEEN 1 AND 512)
 );
 
--- upgrade_47
+-- upgrade_48
 CREATE INDEX leasequeue_step_job ON "app".leasequeue_step (job_id);
 
--- upgrade_48
+-- upgrade_49
 CREATE TABLE "app".leasequeue_edge (
     parent_id bigint NOT NULL,
     child_id bigint NOT NULL,
@@ -381,10 +394,10 @@ CREATE TABLE "app".leasequeue_edge (
     CONSTRAINT leasequeue_edge_on_failure_check CHECK (on_failure IN ('x', 'c', 'f'))
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000, autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000);
 
--- upgrade_49
+-- upgrade_50
 CREATE INDEX leasequeue_edge_child ON "app".leasequeue_edge (child_id);
 
--- upgrade_50
+-- upgrade_51
 COMMENT ON TABLE "app".leasequeue_job IS 'leasequeue schema version 1';
 
 -- downgrade_00
@@ -412,37 +425,40 @@ DROP TABLE "app".leasequeue_wake;
 DROP TABLE "app".leasequeue_limit;
 
 -- downgrade_08
-DROP TABLE "app".leasequeue_stat;
+DROP TABLE "app".leasequeue_app;
 
 -- downgrade_09
-DROP TABLE "app".leasequeue_lane;
+DROP TABLE "app".leasequeue_stat;
 
 -- downgrade_10
-DROP TABLE "app".leasequeue_queue;
+DROP TABLE "app".leasequeue_lane;
 
 -- downgrade_11
-DROP TABLE "app".leasequeue_worker;
+DROP TABLE "app".leasequeue_queue;
 
 -- downgrade_12
-DROP TABLE "app".leasequeue_tick;
+DROP TABLE "app".leasequeue_worker;
 
 -- downgrade_13
-DROP TABLE "app".leasequeue_schedule;
+DROP TABLE "app".leasequeue_tick;
 
 -- downgrade_14
-DROP TABLE "app".leasequeue_lease_event;
+DROP TABLE "app".leasequeue_schedule;
 
 -- downgrade_15
-DROP TABLE "app".leasequeue_lease;
+DROP TABLE "app".leasequeue_lease_event;
 
 -- downgrade_16
-DROP TABLE "app".leasequeue_failure;
+DROP TABLE "app".leasequeue_lease;
 
 -- downgrade_17
-DROP TABLE "app".leasequeue_finished;
+DROP TABLE "app".leasequeue_failure;
 
 -- downgrade_18
-DROP TABLE "app".leasequeue_job;
+DROP TABLE "app".leasequeue_finished;
 
 -- downgrade_19
+DROP TABLE "app".leasequeue_job;
+
+-- downgrade_20
 DROP SEQUENCE "app".leasequeue_term;

@@ -29,7 +29,7 @@ class Rows:
     def job(self, task: str = "t", **columns: str | int | None) -> int:
         """Columns that are not given have their defaults; a text that begins with ``=`` is an SQL expression."""
         waits: dict[str | int | None, dict[str, Any]] = {"g": {"limit_key": "k"}, "b": {"pending": 1}}
-        values: dict[str, Any] = {"task": task, **columns, **waits.get(columns.get("state"), {})}
+        values: dict[str, Any] = {"task": task, **waits.get(columns.get("state"), {}), **columns}
         params = {name: value for name, value in values.items() if not str(value).startswith("=")}
         listed = ", ".join(str(values[n])[1:] if n not in params else f"%({n})s" for n in values)
         id = self._database.scalar(

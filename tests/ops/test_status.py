@@ -162,6 +162,7 @@ def test_what_a_question_costs_follows_its_limits_not_the_table(database: Databa
     params = {
         "queues": [f"q{i}" for i in range(5)], "cap": 100, "limit": 20, "window": 100, "seconds": 3600.0, "id": 5,
         "queue": None, "task": None, "outcome": "failed",
+        "names": None, "name": "user", "about": "prefix", "word": "user", "exact": None, "key": "user:7",
     }  # fmt: skip
     for statistics in ("stale", "true"):
         for name, text in inspect.statements(database.schema).items():

@@ -244,6 +244,7 @@ UPGRADE: tuple[str, ...] = (
     name text NOT NULL,
     paused_at timestamptz,
     resume_at timestamptz,
+    updated_by text,
     CONSTRAINT leasequeue_queue_pkey PRIMARY KEY (name),
     CONSTRAINT leasequeue_queue_name_check CHECK (octet_length(name) BETWEEN 1 AND 512)
 ) WITH ({_SMALL})""",
@@ -261,6 +262,16 @@ UPGRADE: tuple[str, ...] = (
     CONSTRAINT leasequeue_stat_pkey PRIMARY KEY (worker, minute)
 )""",
     "CREATE INDEX leasequeue_stat_age ON {s}.leasequeue_stat (minute)",
+    # Which release of an application wrote its limits last: the limits of one release come and go as a whole.
+    f"""CREATE TABLE {{s}}.leasequeue_app (
+    name text NOT NULL,
+    version bigint NOT NULL DEFAULT 1,
+    release text,
+    deployed_at timestamptz,
+    releases jsonb NOT NULL DEFAULT '{{{{}}}}',
+    CONSTRAINT leasequeue_app_pkey PRIMARY KEY (name),
+    CONSTRAINT leasequeue_app_name_check CHECK (octet_length(name) BETWEEN 1 AND 512)
+) WITH ({_SMALL})""",
     # Limits that do not stand in the jobs themselves: declared in code, or set by an operator, which wins.
     f"""CREATE TABLE {{s}}.leasequeue_limit (
     name text NOT NULL,
@@ -268,6 +279,7 @@ UPGRADE: tuple[str, ...] = (
     max_running integer,
     rate_max integer,
     rate_seconds double precision,
+    app text,
     deployed_at timestamptz,
     updated_at timestamptz NOT NULL DEFAULT now(),
     updated_by text,
@@ -349,6 +361,7 @@ DOWNGRADE: tuple[str, ...] = (
     "DROP TABLE {s}.leasequeue_bucket",
     "DROP TABLE {s}.leasequeue_wake",
     "DROP TABLE {s}.leasequeue_limit",
+    "DROP TABLE {s}.leasequeue_app",
     "DROP TABLE {s}.leasequeue_stat",
     "DROP TABLE {s}.leasequeue_lane",
     "DROP TABLE {s}.leasequeue_queue",
