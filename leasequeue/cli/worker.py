@@ -23,29 +23,35 @@ SLOTS_MAX = 10_000
 DEV_DATABASE = "leasequeue"
 
 
-def read_queues(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[tuple[str, int], ...]:
-    """``mail=10,default=4``; a name alone has ten slots. None: empty, every queue."""
+def read_queues(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[tuple[str, int, int], ...]:
+    """``mail=10:high=2,default=4``: name, slots, how many are reserved. A name alone has ten slots. None: every queue."""
     if value is None:
         return ()
     from leasequeue import naming
 
-    found: dict[str, int] = {}
+    found: dict[str, tuple[int, int]] = {}
     for word in map(str.strip, value.split(",")):
         # From the right: a queue's name may hold a "=" itself.
-        name, separator, slots = word.rpartition("=") if "=" in word else (word, "", "")
+        rest, _, high = word.rpartition(":high=") if ":high=" in word else (word, "", "0")
+        name, separator, slots = rest.rpartition("=") if "=" in rest else (rest, "", "")
         if separator and not _is_number(slots.strip()):
             raise click.BadParameter(f"{word!r}: write name=slots, for example mail=10")
         size = int(slots) if separator else DEFAULT_SLOTS
         if not 1 <= size <= SLOTS_MAX:
             raise click.BadParameter(f"{word!r}: a queue has 1 to {SLOTS_MAX} slots")
+        if not _is_number(high.strip()) or not int(high) < size:
+            raise click.BadParameter(
+                f"{word!r}: write name=slots:high=reserved, for example mail=10:high=2; of {size} slots at most {size - 1} are "
+                f"for jobs of a priority above 0 alone, or no other job would run"
+            )
         try:
             name = naming.check("a queue's name", name.strip())
         except ConfigurationError as error:
             raise click.BadParameter(f"{word!r}: {error}") from error
         if name in found:
             raise click.BadParameter(f"queue {name!r} is named twice")
-        found[name] = size
-    return tuple(found.items())
+        found[name] = size, int(high)
+    return tuple((name, size, high) for name, (size, high) in found.items())
 
 
 def read_address(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[str, int] | None:
@@ -84,7 +90,8 @@ def _options(function: F) -> F:
         click.option("--processes", default=1, show_default=True, type=click.IntRange(1, 256), help="Worker processes."),
         click.option("--queues", metavar="NAME=SLOTS,...", callback=read_queues,
                      help=f"Queues and how many jobs of each run at once in a process, as in mail=10,default=4; otherwise "
-                     f"every queue that a task of the application names, {DEFAULT_SLOTS} each."),
+                     f"every queue that a task of the application names, {DEFAULT_SLOTS} each. mail=10:high=2 keeps 2 of "
+                     f"the 10 for jobs of a priority above 0."),
     ):  # fmt: skip
         function = option(function)
     return function
@@ -173,7 +180,7 @@ def _keep_url(path: Path, url: str) -> None:
 def options_from(
     *,
     app: str,
-    queues: tuple[tuple[str, int], ...],
+    queues: tuple[tuple[str, int, int], ...],
     processes: int,
     ttl: float,
     shutdown_timeout: float,
@@ -203,7 +210,8 @@ def options_from(
         check_schema(schema)
     return WorkerOptions(
         app=app,
-        queues=queues,
+        queues=tuple((name, size) for name, size, _ in queues),
+        reserved=tuple((name, high) for name, _, high in queues if high),
         processes=processes,
         ttl_seconds=ttl,
         shutdown_timeout_seconds=shutdown_timeout,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from leasequeue.db.connect import readable
 from leasequeue.db.jobs import JobStatements
 from leasequeue.loop import Loop, Outage
-from leasequeue.worker.floor import Ladder, Lane
+from leasequeue.worker.floor import Ladder, Lane, aged, best_first
 from leasequeue.worker.gate import GATE_MAX, Gate
 from leasequeue.worker.hand import Claimed, Ended, Hand, Holder, Outcome, Slots
 
@@ -85,7 +85,7 @@ class Claimer(Loop):
         self._lanes: dict[str, dict[int, Lane]] = {s.name: {0: Lane(s.name, 0, Ladder(now))} for s in slots}
         self._probe = Ladder(now)
         self._paused: set[str] = set()
-        self._database_now = float("-inf")
+        self._database_now = self._database_read = float("-inf")
         self._lanes_due = 0.0
         self._poll_seconds = POLL_MIN_SECONDS
         self.claims = 0
@@ -199,6 +199,8 @@ class Claimer(Loop):
         return got + (turns[0](slots, room - got) if room > got else 0)
 
     def _claim_gated(self, slots: Slots, k: int) -> int:
+        if slots.high:
+            k = min(k, self._low_room(slots))  # of whatever priority they are
         if k <= 0:
             return 0
         now = time.monotonic()
@@ -216,7 +218,9 @@ class Claimer(Loop):
     def _with_ready(self, now: float, wanted: list[Slots]) -> list[Slots]:
         if len(wanted) <= 1:
             return wanted
-        lanes = [lane for s in wanted for lane in self._lanes[s.name].values()]
+        lanes = [
+            lane for s in wanted for lane in self._lanes[s.name].values() if lane.priority > 0 or self._takes_low(s)
+        ]
         starts = [lane.start(now) for lane in lanes]
         rows = self.link.run(
             self._sql.peek,
@@ -236,7 +240,33 @@ class Claimer(Loop):
 
     def _claim(self, slots: Slots, k: int) -> int:
         now = time.monotonic()
-        lanes = sorted(self._lanes[slots.name].values(), key=lambda lane: -lane.priority)
+        if slots.ageing_seconds is None:
+            lanes = best_first(self._lanes[slots.name].values())
+        else:
+            lanes = aged(
+                self._lanes[slots.name].values(), slots.ageing_seconds, self._database_now + now - self._database_read
+            )
+        if not slots.high:
+            return self._claim_lanes(slots, lanes, k, now)
+        # Twice where the reserved slots make a difference: of the high ones as many as there is room, then of the others.
+        low, got = self._low_room(slots), 0
+        if low < k:
+            got = self._claim_lanes(slots, [lane for lane in lanes if lane.priority > 0], k, now)
+            lanes = [lane for lane in lanes if lane.priority <= 0]
+        return got + self._claim_lanes(slots, lanes, min(low, k - got), now)
+
+    def _low_room(self, slots: Slots) -> int:
+        """How many jobs of priority 0 or below may be claimed beside those that are in hand."""
+        mine = (job for job in self._hand.jobs() if job.queue == slots.name and job.priority <= 0 and not job.ended)
+        return max(0, slots.size - slots.high - sum(1 for _ in mine))
+
+    def _takes_low(self, slots: Slots) -> bool:
+        return not slots.high or self._low_room(slots) > 0
+
+    def _claim_lanes(self, slots: Slots, lanes: list[Lane], k: int, now: float) -> int:
+        """Claim from these lanes, in this order."""
+        if not lanes or k <= 0:
+            return 0
         starts = [lane.start(now) for lane in lanes]
         me = self._holder.current
         rows = self.link.run(
@@ -259,7 +289,8 @@ class Claimer(Loop):
                 lane.scanned(now, start)
                 lane.missed(start, self._database_now)
             return 0
-        rows.sort(key=_order)
+        rank = {lane.priority: place for place, lane in enumerate(lanes)}
+        rows.sort(key=lambda row: (rank[row[8]], row[7], row[0]))
         jobs = [Claimed(row, me, slots.name, self._task_of(row[2]), now) for row in rows]
         self._hand.add(jobs)
         slots.claimed += len(jobs)
@@ -278,13 +309,14 @@ class Claimer(Loop):
         for row in rows:
             by_priority.setdefault(row[8], []).append((row[7], row[0]))
         full = len(rows) >= k
-        lowest = min(by_priority)
+        left = len(by_priority)
         for lane, start in zip(lanes, starts, strict=True):
-            if full and lane.priority < lowest:
+            if full and not left:
                 return  # the lanes from here on were not read
             lane.scanned(now, start)
             keys = by_priority.get(lane.priority)
             if keys:
+                left -= 1
                 lane.took(start, keys[0], keys[-1], full)
             else:
                 lane.missed(start, self._database_now)
@@ -319,6 +351,7 @@ class Claimer(Loop):
             for queue, priority in self.link.run(self._sql.probe_lanes, {"queues": names, "window": window}):
                 self._add_lane(queue, priority, now)
         self._database_now, paused = self.link.run(self._sql.paused, {"queues": names})[0]
+        self._database_read = now
         self._paused = set(paused)
         self._gate.read_rules(self.link)
         self._lanes_due = now + LANES_EVERY_SECONDS

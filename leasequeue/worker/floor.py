@@ -13,6 +13,7 @@ Past the last rung the whole lane is scanned, and whoever knows of old rows (a s
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 RUNGS = tuple(float(2**n) for n in range(13))
@@ -57,13 +58,15 @@ class Ladder:
 class Lane:
     """One priority of one queue, as one worker process reads it. For one thread, but for :meth:`rescan`.
 
-    ``floor`` is in seconds since 1970 by the database's clock, exact to the microsecond, with the job's id.
+    ``floor`` is in seconds since 1970 by the database's clock, exact to the microsecond, with the job's id. ``head`` is a
+    time before which none of the jobs that wait in it became due, as far as is known: an estimate, for :func:`aged`.
     """
 
     queue: str
     priority: int
     ladder: Ladder
     floor: tuple[float, int] = BEGINNING
+    head: float = float("-inf")
     _detour: tuple[float, int] | None = None
 
     def start(self, now: float) -> tuple[float, int]:
@@ -90,6 +93,7 @@ class Lane:
         A claim from the floor moves it. One that found rows further down leaves it where it is, since it says nothing
         about the rows between; while its batches are full and end below the floor, it goes on from where it was.
         """
+        self.head = last[0]
         if start == self.floor:
             self.floor = first
         else:
@@ -103,9 +107,23 @@ class Lane:
                 it. An empty lane has its floor there, so that it is not scanned whole at each poll.
         """
         self._detour = None
+        self.head = database_now
         if start == BEGINNING and self.floor == BEGINNING:
             self.floor = (database_now, 0)
 
     def rescan(self) -> None:
         """Scan from the beginning at the next claim. Any thread."""
         self.ladder.whole()
+
+
+def best_first(lanes: Iterable[Lane]) -> list[Lane]:
+    """In the order of their priorities."""
+    return sorted(lanes, key=lambda lane: -lane.priority)
+
+
+def aged(lanes: Iterable[Lane], ageing_seconds: float, database_now: float) -> list[Lane]:
+    """In the order of their priorities, each raised by one for every ``ageing_seconds`` that its oldest job has waited.
+
+    A lane of which nothing is known yet comes first, and costs one look. One that is empty counts as young once it was read.
+    """
+    return sorted(lanes, key=lambda lane: -(lane.priority + (database_now - lane.head) / ageing_seconds))

@@ -64,6 +64,7 @@ class Claimed:
         "id",
         "linked",
         "max_attempts",
+        "priority",
         "queue",
         "renewed",
         "start_by",
@@ -90,6 +91,7 @@ class Claimed:
         self.attempt: int = row[4]
         self.abandoned: int = row[5]
         self.max_attempts: int | None = row[6]
+        self.priority: int = row[8]
         self.renewed = renewed
         self.entry = 0
         self.ctx: JobContext | None = None
@@ -183,14 +185,21 @@ class Slots:
     """One queue as this process serves it: how many jobs at once, what waits for a slot, how long handlers take.
 
     ``ended`` counts per slot, each by its own thread (an increment of a shared number is not atomic).
+
+    Args:
+        high: so many of the slots are for jobs of a priority above 0 alone. Such a queue fetches nothing ahead, since what was
+            fetched takes whichever slot is free.
+        ageing_seconds: a job that waits counts as one priority higher for each such span; None: never.
     """
 
     PREFETCH_SECONDS = 0.05
     PREFETCH_MAX = 500
 
-    def __init__(self, name: str, size: int) -> None:
+    def __init__(self, name: str, size: int, high: int = 0, ageing_seconds: float | None = None) -> None:
         self.name = name
         self.size = size
+        self.high = high
+        self.ageing_seconds = ageing_seconds
         self.ready: SimpleQueue[Claimed | None] = SimpleQueue()
         self.aready: deque[Claimed] = deque()
         self.idle: list[asyncio.Future[None]] = []
@@ -200,6 +209,10 @@ class Slots:
         self.last_start = time.monotonic()
         self.has_sync = False
         self.has_async = False
+
+    def __str__(self) -> str:
+        """As on the command line."""
+        return f"{self.name}={self.size}" + (f":high={self.high}" if self.high else "")
 
     def in_hand(self) -> int:
         """Jobs that are claimed and whose handler has not ended."""
@@ -214,7 +227,7 @@ class Slots:
         """
         in_hand = self.in_hand()
         ahead = 0
-        if not (self.has_sync and self.has_async):
+        if not ((self.has_sync and self.has_async) or self.high):
             ahead = min(self.PREFETCH_MAX, int(self.size * self.PREFETCH_SECONDS / max(self.mean_seconds, 1e-6)))
         if ahead < self.size:
             return max(0, self.size - in_hand)

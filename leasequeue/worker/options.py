@@ -13,6 +13,7 @@ class WorkerOptions:
     Attributes:
         app: ``module:attr`` or ``module:factory()``.
         queues: name and slots of each queue to serve; empty means every queue that a task of the application names.
+        reserved: name and number of those slots of a queue that are for jobs of a priority above 0 alone; fewer than it has.
         processes: worker processes beside the spare.
         ttl_seconds: how long a lease lasts without a renewal, and so what the loss of a machine costs.
         shutdown_timeout_seconds: how long running handlers may go on after the first signal.
@@ -26,6 +27,7 @@ class WorkerOptions:
 
     app: str
     queues: tuple[tuple[str, int], ...] = ()
+    reserved: tuple[tuple[str, int], ...] = ()
     processes: int = 1
     ttl_seconds: float = 30.0
     shutdown_timeout_seconds: float = 25.0
@@ -45,6 +47,7 @@ class WorkerOptions:
     @classmethod
     def from_json(cls, text: str) -> WorkerOptions:
         values = json.loads(text)
-        values["queues"] = tuple((name, slots) for name, slots in values["queues"])
+        for each in ("queues", "reserved"):
+            values[each] = tuple((name, slots) for name, slots in values[each])
         values["http"] = tuple(values["http"]) if values["http"] else None
         return cls(**values)

@@ -96,7 +96,11 @@ class Process:
         outage = Outage()
         queues = queues_of(lq, options)
         # Suspects come from any queue, one at a time: one slot serves them all.
-        self.slots = [Slots("suspects", 1)] if alone else [Slots(name, size) for name, size in queues]
+        reserved = dict(options.reserved)
+        self.slots = [
+            Slots(name, size, reserved.get(name, 0), lq.ageing_seconds(name))
+            for name, size in ([("suspects", 1)] if alone else queues)
+        ]
         name = f"{socket.gethostname()}:{os.getpid()}"
         back = "q" if alone else "r"
         self.completer = Completer(link("completer"), outage, sql, page, self.hand, lq.keeps, name, back)
@@ -157,6 +161,7 @@ class Process:
             "claim_ms": round(self.claimer.claim_seconds * 1000),
             "unknown": dict(self.completer.put_back),
             "wake": self.wake_mode.describe(),
+            "reserved": {slots.name: slots.high for slots in self.slots if slots.high},
         }
 
     def begin(self, keep_waiting: Callable[[float], bool]) -> bool:
@@ -188,7 +193,7 @@ class Process:
         self.completer.start()
         self.renewer.start()
         self.claimer.start()
-        queues = ", ".join(f"{slots.name}={slots.size}" for slots in self.slots)
+        queues = ", ".join(map(str, self.slots))
         names = sorted(self._lq.registry.names)
         log.info(
             "started: database %s, schema %s version %s, wake-up by %s, queues %s, %d tasks (%s)",

@@ -32,14 +32,15 @@ def test_the_defaults(run: Run, given: list[WorkerOptions]) -> None:
 
 def test_all_words(run: Run, given: list[WorkerOptions]) -> None:
     words = (
-        "worker app.jobs:make() --queues mail=10,a=b=3,default --processes 2 --shutdown-timeout 5.5 --ttl 3 --poll-only "
+        "worker app.jobs:make() --queues mail=10:high=2,a=b=3,default --processes 2 --shutdown-timeout 5.5 --ttl 3 --poll-only "
         "--http 127.0.0.1:9101 --schema S --url postgresql://u:pw@h/d --control-url postgresql://h2/d --log-format json "
         "--log-level DEBUG --max-abandoned 5"
     )
     assert run(*words.split()).exit_code == 0
     assert given == [
         WorkerOptions(
-            app="app.jobs:make()", queues=(("mail", 10), ("a=b", 3), ("default", 10)), processes=2, ttl_seconds=3.0,
+            app="app.jobs:make()", queues=(("mail", 10), ("a=b", 3), ("default", 10)), reserved=(("mail", 2),), processes=2,
+            ttl_seconds=3.0,
             shutdown_timeout_seconds=5.5, http=("127.0.0.1", 9101), schema="S", url="postgresql://u:pw@h/d",
             control_url="postgresql://h2/d", log_format="json", log_level="debug", poll_only=True, max_abandoned=5,
         )
@@ -74,6 +75,8 @@ def test_addresses(run: Run, given: list[WorkerOptions], text: str, address: tup
         (["--queues", "mail=many"], "'mail=many': write name=slots"),
         (["--queues", "mail=0"], "a queue has 1 to 10000 slots"),
         (["--queues", "mail=²"], "write name=slots"),
+        (["--queues", "mail=10:high=many"], "write name=slots:high=reserved"),
+        (["--queues", "mail=10:high=10"], "of 10 slots at most 9 are for jobs of a priority above 0 alone"),
         (["--queues", "a=1,a=2"], "queue 'a' is named twice"),
         (["--queues", "a=1,"], "a queue's name has 1 to 512 bytes"),
         (["--queues", "=3"], "a queue's name has 1 to 512 bytes"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leasequeue.worker.floor import BEGINNING, RUNGS, Ladder, Lane
+from leasequeue.worker.floor import BEGINNING, RUNGS, Ladder, Lane, aged, best_first
 
 WHOLE = 2 * RUNGS[-1]
 
@@ -88,3 +88,23 @@ def test_the_whole_lane_is_scanned_in_the_end() -> None:
     assert one.start(WHOLE) == (float("-inf"), 0)
     one.scanned(WHOLE, (float("-inf"), 0))
     assert one.start(WHOLE + 0.1) == (1000.0, 7)
+
+
+def test_a_lane_rises_by_one_for_each_span_that_its_oldest_job_has_waited() -> None:
+    high, low, unknown = (Lane("default", priority, Ladder(0.0)) for priority in (10, 0, -5))
+    assert best_first([low, high, unknown]) == [high, low, unknown]
+    high.missed(BEGINNING, 1000.0)
+    low.missed(BEGINNING, 1000.0)
+    # What is not known may have waited for ever; one look tells.
+    assert aged([high, low, unknown], 60.0, 1000.0) == [unknown, high, low]
+    unknown.missed(BEGINNING, 1000.0)
+    assert aged([high, low, unknown], 60.0, 1000.0) == [high, low, unknown]
+    # A flood: the high lane moves on with each batch, the low one is not read and stays where it was.
+    for now in (1100.0, 1500.0, 1599.0):
+        high.took(high.floor, (now, 1), (now, 2), full=True)
+        assert aged([high, low, unknown], 60.0, now) == [high, low, unknown]
+    high.took(high.floor, (1601.0, 1), (1601.0, 2), full=True)
+    assert aged([high, low, unknown], 60.0, 1601.0) == [low, high, unknown]
+    low.took(low.floor, (1001.0, 3), (1001.0, 3), full=False)
+    low.missed(low.floor, 1601.0)
+    assert aged([high, low, unknown], 60.0, 1601.0) == [high, unknown, low]

@@ -1,0 +1,128 @@
+"""In which order jobs of several priorities run, and how they spread, with real workers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from tests.process.app_order import AGEING
+from tests.support.databases import Database
+from tests.support.waiting import until
+from tests.support.workers import Worker
+
+pytestmark = pytest.mark.process
+Start = Callable[..., Worker]
+
+APP = "tests.process.app_order:lq"
+HELD = "SELECT count(*) FROM leasequeue_job WHERE state = 'l' AND priority {which} 0"
+INSERT = (
+    "INSERT INTO leasequeue_job (task, args, queue, priority) "
+    "SELECT 'sleeper', jsonb_build_object('seconds', %s::float8), %s, %s FROM generate_series(1, %s)"
+)
+
+
+@pytest.mark.direct_only  # who claims what is settled by the claimers; a pooler changes none of it
+def test_a_thousand_sleepers_are_spread(database: Database, worker: Start) -> None:
+    """Four processes with ten slots each: nobody has twice or half of an even share, nor holds more than it can start."""
+    worker(database, app=APP, processes=4, queues=(("default", 10),), ttl_seconds=30.0).started(60.0)
+    database.execute(INSERT, (0.05, "default", 0, 1000))
+    held: list[int] = []
+
+    def over() -> bool:
+        held.extend(
+            count
+            for (count,) in database.execute("SELECT count(*) FROM leasequeue_job WHERE state = 'l' GROUP BY holder")
+        )
+        return bool(database.scalar("SELECT count(*) = 1000 FROM leasequeue_finished"))
+
+    until(over, 60, "the last sleeper", every=0.05)
+    shares = [n for (n,) in database.execute("SELECT count(*) FROM leasequeue_finished GROUP BY result ORDER BY 1")]
+    print(f"shares of 1,000: {shares}; held at once by one process: at most {max(held)}")
+    assert len(shares) == 4
+    assert min(shares) >= 125
+    assert max(shares) <= 500
+    assert max(held) <= 2 * 10
+
+
+@pytest.mark.parametrize("queues", [(("default", 3),), (("default", 3), ("other", 1))], ids=["alone", "with another"])
+def test_slots_are_kept_for_high_ones(database: Database, worker: Start, queues: tuple[tuple[str, int], ...]) -> None:
+    started = worker(database, app=APP, queues=queues, reserved=(("default", 1),), ttl_seconds=30.0).started()
+    assert "default=3:high=1" in started.log
+    assert "limits of the code: 'user': 2 at once" in started.log
+    declared = database.execute("SELECT name, app, max_running FROM leasequeue_limit WHERE declared")
+    assert declared == [("user", APP, 2)]
+    until(lambda: database.scalar("SELECT counters -> 'reserved' FROM leasequeue_worker LIMIT 1") == {"default": 1}, 10)
+    database.execute(INSERT, (60.0, "default", 0, 5))
+    database.execute(INSERT, (60.0, "default", -5, 1))
+    low, high = HELD.format(which="<="), HELD.format(which=">")
+    until(lambda: database.scalar(low) == 2, 10, "the slots that are for all to be taken")
+    for count in (1, 2):
+        database.execute(INSERT, (0.0, "default", 10, 1))
+        until(lambda n=count: database.scalar("SELECT count(*) FROM leasequeue_finished") == n, 10, "the high one")  # type: ignore[misc]
+        assert database.scalar(low) == 2
+    # More high ones than are reserved wait for a slot like any other; low ones take none that is reserved.
+    database.execute(INSERT, (60.0, "default", 10, 3))
+    until(lambda: database.scalar(high) == 1, 10, "one of the three")
+    waited = database.scalar("SELECT max(started_at - enqueued_at) FROM leasequeue_finished")
+    print(f"a high one waited for {waited} at most")
+    claims = "SELECT (counters ->> 'claims')::int FROM leasequeue_worker LIMIT 1"
+    seen = database.scalar(claims)
+    until(lambda: database.scalar(claims) > seen + 1, 60, "more claims")
+    assert (database.scalar(low), database.scalar(high)) == (2, 1)
+
+
+@pytest.mark.direct_only
+def test_a_flood_of_high_ones_starves_no_low_one_where_jobs_age(database: Database, worker: Start) -> None:
+    """By the server's clock: nothing that became due more than 10 spans after the low job ran before it. In the queue that
+    does not age the low job waits for as long as the flood lasts: the same flood, so it does starve jobs."""
+    queues = ("aged", "plain")
+    worker(database, app=APP, queues=tuple((name, 2) for name in queues), ttl_seconds=30.0).started()
+    over = threading.Event()
+
+    def flood() -> None:
+        conn = database.connect(autocommit=True)
+        while not over.wait(0.1):  # 2 slots and 20 ms: at most 100 jobs a second of each queue
+            for queue in queues:
+                conn.execute(INSERT, (0.02, queue, 10, 16))
+
+    thread = threading.Thread(target=flood)
+    thread.start()
+    try:
+        until(lambda: database.scalar("SELECT count(*) FROM leasequeue_finished WHERE queue = 'aged'") > 20, 20)
+        for queue in queues:
+            database.execute(INSERT, (0.02, queue, 0, 1))
+        low = "SELECT available_at FROM leasequeue_job WHERE priority = 0 AND queue = %s"
+        ((due,),) = database.execute(low, ("aged",))
+        done = "SELECT started_at FROM leasequeue_finished WHERE queue = 'aged' AND enqueued_at = %s"
+        ((began,),) = until(lambda: database.execute(done, (due,)), 60, "the low one to run in spite of the flood")
+        assert database.execute(low, ("plain",)), "where nothing ages it starves"
+    finally:
+        over.set()
+        thread.join(30)
+    late = database.scalar(
+        "SELECT max(enqueued_at) FROM leasequeue_finished WHERE queue = 'aged' AND started_at < %s AND enqueued_at > %s",
+        (began, due),
+    )
+    promised = 10 * AGEING
+    print(f"ran {began - due} after it was due; the last that went before it became due {late - due} after it")
+    assert late - due <= promised * 1.5, "promised is 2 s; the rest is what a claim does not know to the second"
+
+
+def test_a_paused_queue_is_left_alone_until_it_resumes_by_itself(database: Database, worker: Start) -> None:
+    """Judged by the server's clock: nothing of it starts between the pause, once it is known, and its end."""
+    worker(database, app=APP, queues=(("default", 2), ("other", 2))).started()
+    database.execute("INSERT INTO leasequeue_queue (name, paused_at) VALUES ('default', now())")
+    renewed = "SELECT count(*) FROM leasequeue_finished WHERE queue = %s"
+    # The claimer reads it together with everything else, once a second: it knows when two such rounds have gone by.
+    for count in (1, 2):
+        database.execute(INSERT, (0.0, "other", count, 1))  # a priority that is new, so that it has to be read
+        until(lambda n=count: database.scalar(renewed, ("other",)) == n, 20)  # type: ignore[misc]
+    ((resumes,),) = database.execute(
+        "UPDATE leasequeue_queue SET resume_at = clock_timestamp() + interval '2 s' RETURNING resume_at"
+    )
+    database.execute(INSERT, (0.0, "default", 0, 3))
+    until(lambda: database.scalar(renewed, ("default",)) == 3, 20, "it to resume by itself")
+    began = database.scalar("SELECT min(started_at) FROM leasequeue_finished WHERE queue = 'default'")
+    assert began >= resumes
