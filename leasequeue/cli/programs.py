@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 from leasequeue.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from leasequeue.db.connect import Execute
     from leasequeue.db.program import Params, Program, Rows, Statement, Target
     from leasequeue.ops.asking import Desk
 
@@ -21,7 +22,7 @@ def target() -> Target:
 
 
 def carry_out(desk: Desk, program: Program[T]) -> T:
-    """Run it.
+    """Run it, in one transaction.
 
     Raises:
         ConfigurationError: the database refuses it, as only the server can judge.
@@ -31,11 +32,14 @@ def carry_out(desk: Desk, program: Program[T]) -> T:
 
     from leasequeue.db.program import drive
 
-    def execute(statement: Statement, params: Params) -> Rows:
-        return desk.link.run(statement.text, params)
+    def steps(execute: Execute) -> T:
+        def one(statement: Statement, params: Params) -> Rows:
+            return execute(statement.text, params)
+
+        return drive(program, one)
 
     try:
-        return drive(program, execute)
+        return desk.link.transact(steps)
     except (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.InsufficientPrivilege) as error:
         first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ConfigurationError(f"the database refuses it: {first_line}") from error

@@ -8,15 +8,18 @@ import socket
 from typing import TYPE_CHECKING
 
 from leasequeue.db.program import Params, Rows, Statement, Target, drive
-from leasequeue.ops.limits import declare
+from leasequeue.ops.limits import Wrote, declare
 from leasequeue.ops.schedules import Release
 from leasequeue.schedule import deployed_at
 
 if TYPE_CHECKING:
-    from leasequeue.db.connect import Link
+    from leasequeue.db.connect import Execute, Link
     from leasequeue.queue import LeaseQueue
 
 log = logging.getLogger("leasequeue.worker")
+
+BOUND_SECONDS = 60.0
+"""Of the whole: a change wakes each key that waits, and there may be 100,000."""
 
 
 def declare_limits(link: Link, lq: LeaseQueue, app: str) -> None:
@@ -27,11 +30,15 @@ def declare_limits(link: Link, lq: LeaseQueue, app: str) -> None:
         ConfigurationError: ``LEASEQUEUE_DEPLOYED_AT`` cannot be read, or others kept changing the limits.
     """
 
-    def execute(statement: Statement, params: Params) -> Rows:
-        return link.run(statement.text, params)
-
     by = f"{socket.gethostname()}:{os.getpid()}"
     release = Release(os.environ.get("LEASEQUEUE_RELEASE"), deployed_at())
-    wrote = drive(declare(Target("ours", None), lq.schema, app, lq.declared_limits(), release, by), execute)
+
+    def steps(execute: Execute) -> Wrote:
+        def one(statement: Statement, params: Params) -> Rows:
+            return execute(statement.text, params)
+
+        return drive(declare(Target("ours", None), lq.schema, app, lq.declared_limits(), release, by), one)
+
+    wrote = link.transact(steps, bound_seconds=BOUND_SECONDS)
     if wrote.message:
         log.log(logging.WARNING if wrote.warning else logging.INFO, "%s", wrote.message)

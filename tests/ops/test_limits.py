@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from leasequeue import ConfigurationError
+from leasequeue.cli.programs import carry_out
 from leasequeue.db import limits as db
-from leasequeue.db.program import Params, Rows, Statement, Target, drive
+from leasequeue.db.program import Target
 from leasequeue.limit import Limit
 from leasequeue.ops import bounds, limits
 from leasequeue.ops.asking import Desk
@@ -22,10 +23,7 @@ FIVE, TEN = Limit(5), Limit(10)
 
 
 def run(desk: Desk, program: object) -> object:
-    def execute(statement: Statement, params: Params) -> Rows:
-        return desk.link.run(statement.text, params)
-
-    return drive(program, execute)  # type: ignore[arg-type]  # any program's result
+    return carry_out(desk, program)  # type: ignore[arg-type]  # any program's result
 
 
 def put(desk: Desk, name: str, limit: Limit) -> object:
@@ -39,8 +37,12 @@ def declare(desk: Desk, app: str, given: Sequence[tuple[str, Limit]], release: R
 
 
 def wakes(database: Database) -> list[tuple[str, str]]:
-    """Who was woken since the last look."""
-    return sorted(database.execute("DELETE FROM leasequeue_wake RETURNING queue, key"))
+    """Who was woken since the last look: each at once, and again three seconds later."""
+    due: dict[tuple[str, str], list[dt.datetime]] = {}
+    for queue, key, at in database.execute("DELETE FROM leasequeue_wake RETURNING queue, key, due_at"):
+        due.setdefault((queue, key), []).append(at)
+    assert all(len(times) == 2 and max(times) - min(times) > dt.timedelta(seconds=2) for times in due.values())
+    return sorted(due)
 
 
 def declared(database: Database) -> dict[str, int]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.process.app_order import AGEING
+from tests.process.app_order import AGEING, lq, sleeper
 from tests.support.databases import Database
 from tests.support.waiting import until
 from tests.support.workers import Worker
@@ -46,6 +46,7 @@ def test_a_thousand_sleepers_are_spread(database: Database, worker: Start) -> No
     assert max(held) <= 2 * 10
 
 
+@pytest.mark.direct_only
 @pytest.mark.parametrize("queues", [(("default", 3),), (("default", 3), ("other", 1))], ids=["alone", "with another"])
 def test_slots_are_kept_for_high_ones(database: Database, worker: Start, queues: tuple[tuple[str, int], ...]) -> None:
     started = worker(database, app=APP, queues=queues, reserved=(("default", 1),), ttl_seconds=30.0).started()
@@ -110,6 +111,7 @@ def test_a_flood_of_high_ones_starves_no_low_one_where_jobs_age(database: Databa
     assert late - due <= promised * 1.5, "promised is 2 s; the rest is what a claim does not know to the second"
 
 
+@pytest.mark.direct_only
 def test_a_paused_queue_is_left_alone_until_it_resumes_by_itself(database: Database, worker: Start) -> None:
     """Judged by the server's clock: nothing of it starts between the pause, once it is known, and its end."""
     worker(database, app=APP, queues=(("default", 2), ("other", 2))).started()
@@ -126,3 +128,27 @@ def test_a_paused_queue_is_left_alone_until_it_resumes_by_itself(database: Datab
     until(lambda: database.scalar(renewed, ("default",)) == 3, 20, "it to resume by itself")
     began = database.scalar("SELECT min(started_at) FROM leasequeue_finished WHERE queue = 'default'")
     assert began >= resumes
+
+
+def test_a_limit_is_changed_while_jobs_run_and_wait(database: Database, worker: Start) -> None:
+    """The code says 2 for each user. An operator holds one of them, lets one at a time through, and takes that back."""
+    conn = database.connect(autocommit=True)
+    lq.set_limit(conn, "user:7", limit=0)
+    ids = [sleeper.options(limit_key="user:7", limit=9).enqueue(conn, 0.1).id for _ in range(16)]
+    worker(database, app=APP, queues=(("default", 10),)).started()
+    done = "SELECT count(*) FROM leasequeue_finished WHERE id = ANY(%s)"
+    other = [sleeper.options(limit_key="user:8", limit=9).enqueue(conn, 0.0).id]
+    until(lambda: database.scalar(done, (other,)) == 1, 20, "another user's job")
+    assert database.scalar("SELECT count(*) FROM leasequeue_job WHERE id = ANY(%s) AND state = 'g'", (ids,)) == 16
+    lq.set_limit(conn, "user:7", limit=1)
+    until(lambda: database.scalar(done, (ids,)) >= 4, 20, "the first ones to pass")
+    seen = database.scalar("SELECT max(id) FROM leasequeue_finished WHERE id = ANY(%s)", (ids,))
+    lq.unset_limit(conn, "user:7")
+    until(lambda: database.scalar(done, (ids,)) == 16, 30, "all of them")
+    together = (
+        "SELECT max(n) FROM (SELECT (SELECT count(*) FROM leasequeue_finished AS b WHERE b.id = ANY(%(ids)s) AND "
+        "b.id <= %(last)s AND b.started_at <= a.started_at AND b.finished_at > a.started_at) AS n "
+        "FROM leasequeue_finished AS a WHERE a.id = ANY(%(ids)s) AND a.id <= %(last)s) AS at"
+    )
+    assert database.scalar(together, {"ids": ids, "last": seen}) == 1
+    assert database.scalar(together, {"ids": ids, "last": ids[-1]}) == 2
