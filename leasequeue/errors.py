@@ -12,7 +12,7 @@
     ├── SchemaMismatch             the tables are missing, or of a version that this code cannot use
     ├── DatabaseUnavailable        the database cannot be reached, or did not answer in time
     │   └── OutcomeUnknown         a statement was sent and its answer never came: it may have committed
-    ├── DuplicateJob               a live job already holds the unique key
+    ├── DuplicateJob               another job has the unique key
     ├── ActionRefused              what an operator asked for a job changed nothing; the row says why
     │   └── JobNotFound            there is no job with that id, or no more
     ├── ScheduleRefused            what was asked for a schedule changed nothing; the message says why
@@ -174,15 +174,19 @@ class OutcomeUnknown(DatabaseUnavailable):
 
 
 class DuplicateJob(LeaseQueueError):
-    """A live job already holds the unique key.
+    """Another job has the unique key. Raised by ``on_conflict="raise"``; the transaction is as it was before.
+
+    Of ``enqueue_many`` other calls may be written by then: let the transaction roll back.
 
     Args:
         key: the unique key.
-        job_id: the id of the job that holds it.
+        job_id: the id of the job that has it.
+        held: it may have taken the key for a period (``unique_for``), and have ended since.
     """
 
-    def __init__(self, key: str, job_id: int) -> None:
-        super().__init__(f"job {job_id} already holds the unique key {key!r}; wait for it or cancel it")
+    def __init__(self, key: str, job_id: int, held: bool = False) -> None:
+        cure = "wait until its period (unique_for) is over" if held else "wait for it or cancel it"
+        super().__init__(f"job {job_id} already has the unique key {key!r}; {cure}, or enqueue under another key")
         self.key = key
         self.job_id = job_id
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 R_co = TypeVar("R_co", covariant=True)
+
+EXISTING, REPLACE, RAISE = "existing", "replace", "raise"
 
 PRIORITY_MIN = -100
 PRIORITY_MAX = 100
@@ -25,6 +27,8 @@ class NewJob:
         run_at: timezone-aware; a time in the past counts as now. None means now (plus the delay).
         max_attempts: None means the task's own default at the time when it runs.
         unique_key: at most one live job carries it; None means that any number may live.
+        hold_key, hold_seconds: no other job is created with this key for so long; None means that any number may be.
+        on_conflict: what becomes of a call whose key is taken: ``existing``, ``replace`` or ``raise``.
         meta: JSON text of an object, or None.
         expires_seconds: not started this long after it was due, it ends as expired; None means never.
         start_by: the same as a time of its own, timezone-aware; None where there is none.
@@ -49,6 +53,22 @@ class NewJob:
     limit_max: int | None = None
     rate_max: int | None = None
     rate_seconds: float | None = None
+    hold_key: str | None = None
+    hold_seconds: float | None = None
+    on_conflict: str = "existing"
+
+
+class Enqueued(NamedTuple):
+    """What became of a call: the id of its job, or of the one that had its key.
+
+    Attributes:
+        created: the job is new.
+        replaced: it is not, it waits still, and runs with this call's arguments and options.
+    """
+
+    id: int
+    created: bool
+    replaced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +85,19 @@ class Job(Generic[R_co]):
 
     Attributes:
         id: the job's id. It exists for others only once the enqueuing transaction has committed.
-        created: False where a live job already carried the ``unique_key``; ``id`` is then that job's.
+        created: False where another job had the ``unique_key``; ``id`` is then that job's.
+        replaced: True where that job waits still and runs with this call's arguments and options in place of its own
+            (``on_conflict="replace"``); False where it is new, or was left as it is.
         task: the name under which it was enqueued.
         queue: the queue that was asked for (a job that was there before may stand in another one).
     """
 
-    __slots__ = ("created", "id", "queue", "task")
+    __slots__ = ("created", "id", "queue", "replaced", "task")
 
-    def __init__(self, id: int, created: bool, task: str, queue: str) -> None:
+    def __init__(self, id: int, created: bool, task: str, queue: str, replaced: bool = False) -> None:
         self.id = id
         self.created = created
+        self.replaced = replaced
         self.task = task
         self.queue = queue
 
@@ -85,5 +108,5 @@ class Job(Generic[R_co]):
         return hash(self.id)
 
     def __repr__(self) -> str:
-        found = "" if self.created else " (was there already)"
+        found = "" if self.created else " (replaced)" if self.replaced else " (was there already)"
         return f"<Job {self.id} {self.task} on {self.queue}{found}>"

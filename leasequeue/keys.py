@@ -56,6 +56,11 @@ class Key:
             )
         self._names = [name for name in self._names if name in parameters]
 
+    @property
+    def needs_arguments(self) -> bool:
+        """Whether it is made of a call's arguments; one that is a text is the same for every call."""
+        return self._function is not None
+
     def text(self, arguments: Mapping[str, Any]) -> str | None:
         """The key of a call.
 

@@ -26,7 +26,8 @@ from leasequeue.lease.offers import Leases
 from leasequeue.limit import RateLike
 from leasequeue.middleware import Chain, Handler
 from leasequeue.schedule import Scheduled
-from leasequeue.task import AsyncTask, Call, P, R, Registry, Task, Upgrade
+from leasequeue.task import AsyncTask, Call, P, R, Registry, Task, Upgrade, made
+from leasequeue.unique import OnConflict, Options, Until
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -199,6 +200,10 @@ class LeaseQueue(Scheduled, Leases, Controlled, Opens):
         rate: RateLike | None = None,
         limit_key: KeyLike | None = None,
         fair_key: KeyLike | None = None,
+        unique_key: KeyLike | None = None,
+        unique: Until | None = None,
+        unique_for: dt.timedelta | None = None,
+        on_conflict: OnConflict | None = None,
     ) -> Decorator:
         """Make a function a task: ``@lq.task()`` above a ``def`` or an ``async def``.
 
@@ -219,6 +224,17 @@ class LeaseQueue(Scheduled, Leases, Controlled, Opens):
             limit_key: a text, or a function of some of the task's parameters, by name, that gives one (None: the call is
                 not limited). Keys belong to the schema: two tasks that give the same key share its limit.
             fair_key: the same, for keys (tenants, say) that share the workers in turn however many jobs each has.
+            unique_key: a text, or a function of some of the task's parameters, by name, that gives one (None: the call is
+                not unique). At most 512 bytes. While a job has the key no other is created with it. Keys belong to the
+                schema: two tasks that give the same key keep each other out.
+            unique: how long a job has its key: ``"until_finished"``, or ``"until_started"`` (by its first attempt; a
+                retry does not take it again). None: until it has finished, unless there is a ``unique_for``.
+            unique_for: that long after its creation, by the database's clock, whatever has become of it. With ``unique``
+                both hold.
+            on_conflict: what a call does whose key is taken. ``"existing"``: it gives that job, ``created`` False.
+                ``"replace"``: that job, while it waits, gets this call's arguments and options, so that the last call
+                is the one that runs (``replaced`` True); one that has started stays as it is. ``"raise"``:
+                ``DuplicateJob``. None: ``"existing"``.
 
         Raises:
             DuplicateTask: another function has the name, or one of the aliases.
@@ -245,6 +261,7 @@ class LeaseQueue(Scheduled, Leases, Controlled, Opens):
                 rate=rate,
                 limit_key=limit_key,
                 fair_key=fair_key,
+                unique=Options(unique_key, unique, unique_for, on_conflict),
             )
             self.registry.add(made)
             return made
@@ -255,9 +272,10 @@ class LeaseQueue(Scheduled, Leases, Controlled, Opens):
         """Enqueue many jobs, of any tasks, in the caller's transaction.
 
         Any number: they are sent in statements of some thousand rows. All calls are gathered before the first
-        is written. Calls that carry a ``unique_key`` are inserted in the order of their keys; two
-        transactions that insert common keys in several steps of their own may still deadlock, and the server
-        ends one of them. On a connection in autocommit mode each statement is a transaction of its own.
+        is written. Calls with a ``unique_key`` are inserted in the order of their keys; two transactions that
+        insert common keys in several steps of their own may still deadlock, and the server ends one of them.
+        Each answer is true of its own call: of those with one key at most one is ``created``. On a connection
+        in autocommit mode each statement is a transaction of its own.
 
         Args:
             conn: as for ``Task.enqueue``.
@@ -270,17 +288,19 @@ class LeaseQueue(Scheduled, Leases, Controlled, Opens):
             ConfigurationError: something else than calls is among them (nothing was written), or ``conn`` is
             not
                 accepted.
+            DuplicateJob: the key of a call with ``on_conflict="raise"`` is taken. Others may be written by then:
+                let the transaction roll back.
             SchemaMismatch: the tables are missing or of another version.
         """
         jobs = _jobs(calls)
         found = run(conn, enqueue_many, self.schema, jobs, self.checked) if jobs else []
-        return [Job(id, created, job.task, job.queue) for (id, created), job in zip(found, jobs, strict=True)]
+        return [made(each, job) for each, job in zip(found, jobs, strict=True)]
 
     async def aenqueue_many(self, conn: AsyncConn, calls: Iterable[Call[Any]], /) -> list[Job[Any]]:
         """The async twin of :meth:`enqueue_many`."""
         jobs = _jobs(calls)
         found = await arun(conn, enqueue_many, self.schema, jobs, self.checked) if jobs else []
-        return [Job(id, created, job.task, job.queue) for (id, created), job in zip(found, jobs, strict=True)]
+        return [made(each, job) for each, job in zip(found, jobs, strict=True)]
 
     # What a worker process uses
 

@@ -16,13 +16,17 @@ from leasequeue.db.kinds import AsyncConn, SyncConn
 from leasequeue.db.program import Checked, arun, run
 from leasequeue.errors import ConfigurationError, DuplicateTask, UnknownTask
 from leasequeue.gate import gate
-from leasequeue.job import PRIORITY_MAX, PRIORITY_MIN, Job, NewJob
+from leasequeue.job import PRIORITY_MAX, PRIORITY_MIN, Enqueued, Job, NewJob
 from leasequeue.keys import KeyLike
 from leasequeue.limit import RateLike
+from leasequeue.unique import OnConflict, Options, Until
+from leasequeue.unique import unique as make_unique
 
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
+
+NOT_UNIQUE = Options()
 
 Upgrade = Callable[[dict[str, Any]], Mapping[str, Any]]
 
@@ -65,6 +69,7 @@ class Task(Generic[P, R]):
             one; called on the worker when they do not bind. None where there is none.
         signature: how arguments are checked, encoded and decoded.
         gate: the limit that its jobs wait at; None: they pass none.
+        unique: how long one of its jobs keeps others of its key from being created; None: they are not unique.
     """
 
     def __init__(
@@ -82,6 +87,7 @@ class Task(Generic[P, R]):
         rate: RateLike | None = None,
         limit_key: KeyLike | None = None,
         fair_key: KeyLike | None = None,
+        unique: Options = NOT_UNIQUE,
     ) -> None:
         for text in (name, *aliases):
             naming.check("a task's name", text)
@@ -99,6 +105,8 @@ class Task(Generic[P, R]):
         self.is_async = inspect.iscoroutinefunction(function)
         self.signature = Signature.of(function)
         self.gate = gate(name, self.signature, limit=limit, rate=rate, limit_key=limit_key, fair_key=fair_key)
+        self.unique = make_unique(name, self.signature, unique)
+        self._unique_options = unique
         # The look of the function, so that a documentation tool or a debugger shows it; not __wrapped__, by
         # which inspect would take the task for the function itself.
         self.__name__ = getattr(function, "__name__", name)
@@ -110,7 +118,6 @@ class Task(Generic[P, R]):
         self._delay_seconds = 0.0
         self._run_at: dt.datetime | None = None
         self._attempts: int | None = None
-        self._unique_key: str | None = None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function itself, as if it were not decorated: nothing is enqueued, no middleware runs."""
@@ -120,8 +127,8 @@ class Task(Generic[P, R]):
         """Enqueue a job in the caller's transaction: it exists if and when that transaction commits.
 
         One round trip; takes no lock that another enqueue waits for, save on an equal ``unique_key``: there
-        it waits until the transaction that holds the key has ended. Any isolation level. Jobs of one
-        transaction get ascending ids.
+        it waits until the transaction that holds the key has ended (docs/uniqueness.md says what that means for
+        transactions that take several). Any isolation level. Jobs of one transaction get ascending ids.
 
         Args:
             conn: a SQLAlchemy ``Connection``, ``Session`` or ``scoped_session``, a psycopg or psycopg2
@@ -131,12 +138,12 @@ class Task(Generic[P, R]):
 
         Raises:
             InvalidArguments: they do not fit the signature or cannot be carried; nothing was written.
+            DuplicateJob: another job has the unique key, and ``on_conflict="raise"``; nothing was written.
             ConfigurationError: ``conn`` is none of these, or is asynchronous.
             SchemaMismatch: the tables are missing or of another version.
         """
         job = self._job(args, kwargs)
-        id, created = run(conn, enqueue_one, self.home.schema, job, self.home.checked)
-        return Job(id, created, job.task, job.queue)
+        return made(run(conn, enqueue_one, self.home.schema, job, self.home.checked), job)
 
     async def aenqueue(self, conn: AsyncConn, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """The async twin of :meth:`enqueue`.
@@ -147,8 +154,7 @@ class Task(Generic[P, R]):
             args, kwargs: those of the function.
         """
         job = self._job(args, kwargs)
-        id, created = await arun(conn, enqueue_one, self.home.schema, job, self.home.checked)
-        return Job(id, created, job.task, job.queue)
+        return made(await arun(conn, enqueue_one, self.home.schema, job, self.home.checked), job)
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """The task with these arguments, to be handed to ``enqueue_many``; checked and encoded at once.
@@ -166,7 +172,10 @@ class Task(Generic[P, R]):
         priority: int | None = None,
         queue: str | None = None,
         max_attempts: int | None = None,
-        unique_key: str | None = None,
+        unique_key: KeyLike | None = None,
+        unique: Until | None = None,
+        unique_for: dt.timedelta | None = None,
+        on_conflict: OnConflict | None = None,
         limit: int | None = None,
         rate: RateLike | None = None,
         limit_key: str | None = None,
@@ -183,8 +192,7 @@ class Task(Generic[P, R]):
             priority: -100 to 100, higher first; 0 unless set.
             queue: the queue to go to.
             max_attempts: the number of the last attempt, at least 1.
-            unique_key: while a live job carries this key, none is created: ``enqueue`` returns the live one,
-                with ``created`` False. At most 512 bytes. Keys belong to the schema, not to the task.
+            unique_key, unique, unique_for, on_conflict: as for ``@lq.task``; each replaces that one.
             limit, rate, limit_key, fair_key: as for ``@lq.task``, in place of what that says about limits: all four are
                 replaced when one is given.
 
@@ -205,8 +213,9 @@ class Task(Generic[P, R]):
         if max_attempts is not None:
             _check_attempts(max_attempts)
             copied._attempts = max_attempts
-        if unique_key is not None:
-            copied._unique_key = naming.check("a unique_key", unique_key)
+        uniqueness = Options(unique_key, unique, unique_for, on_conflict).over(self._unique_options)
+        if uniqueness != self._unique_options:
+            copied.unique, copied._unique_options = make_unique(self.name, self.signature, uniqueness), uniqueness
         copied.gate = (
             gate(self.name, self.signature, limit=limit, rate=rate, limit_key=limit_key, fair_key=fair_key) or self.gate
         )
@@ -215,11 +224,16 @@ class Task(Generic[P, R]):
     def _job(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
         text = self.signature.bind(self.name, args, kwargs)
         controls: dict[str, Any] = {}
-        if self.gate is not None:
-            arguments = self.signature.arguments(args, kwargs) if self.gate.needs_arguments else {}
-            key = self.gate.key(arguments)
+        arguments: dict[str, Any] = {}
+        gate, unique = self.gate, self.unique
+        if (gate is not None and gate.needs_arguments) or (unique is not None and unique.needs_arguments):
+            arguments = self.signature.arguments(args, kwargs)
+        if unique is not None:
+            controls = unique.fields(arguments)
+        if gate is not None:
+            key = gate.key(arguments)
             if key is not None:
-                bounds = self.gate.limit
+                bounds = gate.limit
                 controls |= {"limit_key": key, "limit_max": bounds.running}
                 controls |= {"rate_max": bounds.rate, "rate_seconds": bounds.rate_seconds}
         return NewJob(
@@ -230,7 +244,6 @@ class Task(Generic[P, R]):
             self._delay_seconds,
             self._run_at,
             self._attempts,
-            self._unique_key,
             **controls,
         )
 
@@ -246,6 +259,11 @@ class AsyncTask(Task[P, R]):
     ) -> Coroutine[Any, Any, R]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The function's coroutine, as if it were not decorated: nothing is enqueued, no middleware runs."""
         return self.function(*args, **kwargs)  # type: ignore[no-any-return]  # as in Task
+
+
+def made(found: Enqueued, job: NewJob) -> Job[Any]:
+    """What a caller gets of a call that is enqueued."""
+    return Job(found.id, found.created, job.task, job.queue, found.replaced)
 
 
 class Registry:

@@ -22,7 +22,8 @@ WRITE = _WRITE
 # One row at a time, since the handler of one may enqueue a better one. The lease is of a day: what complete(conn)
 # bounds by it (idle_in_transaction_session_timeout) must not end the test's own transaction.
 _TAKE_READY = """UPDATE {s}.leasequeue_job SET state = 'l', holder = %(me)s, term = nextval('{seq}'),
-    expires_at = clock_timestamp() + interval '1 day', attempt = attempt + 1, claimed_at = clock_timestamp()
+    expires_at = clock_timestamp() + interval '1 day', attempt = attempt + 1, claimed_at = clock_timestamp(),
+    unique_key = CASE WHEN unique_until = 's' THEN NULL ELSE unique_key END
 WHERE id = (
     SELECT id FROM {s}.leasequeue_job
     WHERE state = 'r' AND available_at <= coalesce(%(now)s::timestamptz, now() + %(shift)s::float8 * interval '1 second')

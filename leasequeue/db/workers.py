@@ -52,6 +52,7 @@ RETENTIONS = (
     Retention("leasequeue_tick", "decided_at", 400 * DAY),
     Retention("leasequeue_stat", "minute", 30 * DAY),
     Retention("leasequeue_worker", "expires_at", 1 * DAY),
+    Retention("leasequeue_hold", "expires_at", 0.0),
 )
 
 _FINISHED_OF_QUEUE = " AND queue = %(queue)s"

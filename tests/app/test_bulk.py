@@ -36,4 +36,4 @@ def test_chunks_are_bounded_in_rows_and_characters(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(enqueue, "CHUNK_CHARS", 10)
     sizes = [1, 1, 1, 1, 9, 1, 1, 50, 1]
     jobs = [NewJob("t", "q", "x" * size) for size in sizes]
-    assert enqueue._chunks(jobs, list(range(len(jobs)))) == [[0, 1, 2], [3, 4], [5, 6], [7], [8]]
+    assert enqueue.chunks(jobs, list(range(len(jobs)))) == [[0, 1, 2], [3, 4], [5, 6], [7], [8]]

@@ -10,7 +10,7 @@ from tests.support.server import Server
 
 from .kinds import KINDS, Bench
 
-_TABLES = ("leasequeue_job", "leasequeue_finished", "leasequeue_lane")
+_TABLES = ("leasequeue_job", "leasequeue_finished", "leasequeue_lane", "leasequeue_hold", "leasequeue_wake")
 
 
 @pytest.fixture(scope="session")

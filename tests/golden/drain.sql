@@ -1,6 +1,7 @@
 -- take_ready
 UPDATE "app".leasequeue_job SET state = 'l', holder = %(me)s, term = nextval('"app".leasequeue_term'),
-    expires_at = clock_timestamp() + interval '1 day', attempt = attempt + 1, claimed_at = clock_timestamp()
+    expires_at = clock_timestamp() + interval '1 day', attempt = attempt + 1, claimed_at = clock_timestamp(),
+    unique_key = CASE WHEN unique_until = 's' THEN NULL ELSE unique_key END
 WHERE id = (
     SELECT id FROM "app".leasequeue_job
     WHERE state = 'r' AND available_at <= coalesce(%(now)s::timestamptz, now() + %(shift)s::float8 * interval '1 second')

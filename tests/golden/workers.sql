@@ -56,6 +56,11 @@ DELETE FROM "app".leasequeue_worker WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM "app".leasequeue_worker WHERE expires_at < now() - %(keep)s * interval '1 second'
     LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) RETURNING 1;
 
+-- purge_8
+DELETE FROM "app".leasequeue_hold WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM "app".leasequeue_hold WHERE expires_at < now() - %(keep)s * interval '1 second'
+    LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) RETURNING 1;
+
 -- purge_queue
 DELETE FROM "app".leasequeue_finished WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM "app".leasequeue_finished WHERE finished_at < now() - %(keep)s * interval '1 second' AND queue = %(queue)s

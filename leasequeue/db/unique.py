@@ -1,0 +1,329 @@
+"""The programs that enqueue under unique keys.
+
+A key is kept by one of two rows, or by both::
+
+    leasequeue_job.unique_key     a live job has it: until it has ended, or (``unique_until`` = 's') until it is claimed
+    leasequeue_hold               a job took it for a period, by the database's clock, whatever has become of that job
+
+Locks: a call waits for the transaction that inserted a row with its key, took the hold, or replaces the same job, until
+that one has ended; then it goes by what it finds: case 27 is that such a call must not be dropped, since the other may
+have rolled back. Within one call keys are taken in ascending order, each first for its period and then for its life, so
+two calls cannot wait for each other. Two transactions that take common keys in several calls can: the server ends one.
+
+Every answer is that of the statement that settled its key: what is unsettled alone is tried again, since a second
+insert of a key that we created would report it as found.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sqlalchemy import (
+    BigInteger,
+    Double,
+    Interval,
+    Text,
+    delete,
+    exists,
+    false,
+    func,
+    literal_column,
+    null,
+    select,
+    true,
+    union_all,
+    update,
+)
+from sqlalchemy.dialects.postgresql import insert as pg_insert
+
+from leasequeue.db import insert
+from leasequeue.db.names import qualify
+from leasequeue.db.program import Params, Program, Statement
+from leasequeue.db.tables import tables
+from leasequeue.errors import DatabaseUnavailable, DuplicateJob
+from leasequeue.job import RAISE, REPLACE, Enqueued
+
+if TYPE_CHECKING:
+    from leasequeue.job import NewJob
+
+UNIQUE_ROUNDS = 50
+"""How often a unique key may be found taken and, a moment later, held by nobody, before we give up."""
+
+
+class _Way(NamedTuple):
+    """What decides the statement by which a call is inserted."""
+
+    live: bool
+    held: bool
+    replaces: bool
+
+
+class _Segment(NamedTuple):
+    """Calls that follow each other with one key and one way: one row settles them all."""
+
+    way: _Way
+    calls: list[int]
+
+    @property
+    def lead(self) -> int:
+        """The call whose row is inserted: of those that replace each other, the last."""
+        return self.calls[-1 if self.way.replaces else 0]
+
+
+def insert_one(schema: str, job: NewJob, statement: Statement, params: Params) -> Program[Enqueued]:
+    """Insert a job that needs its key for its life, by a statement of ``insert.one``."""
+    for _ in range(UNIQUE_ROUNDS):
+        rows = yield statement, params
+        if rows and job.on_conflict == REPLACE:
+            created = bool(rows[0][1])
+            return Enqueued(int(rows[0][0]), created, not created)
+        if rows:
+            return Enqueued(int(rows[0][0]), True)
+        # ON CONFLICT has waited for whoever held the key. A statement of its own, with a snapshot of its own, sees the
+        # job if that one committed; if it is gone by now, the key is free again.
+        rows = yield insert.find_keys(schema), {"p_keys": [job.unique_key]}
+        if rows:
+            _check(job, int(rows[0][0]))
+            return Enqueued(int(rows[0][0]), False)
+    raise _restless(job.unique_key)
+
+
+def insert_keyed(
+    schema: str,
+    jobs: Sequence[NewJob],
+    found: list[Enqueued | None],
+    chunks: Callable[[Sequence[NewJob], Sequence[int]], list[list[int]]],
+) -> Program[None]:
+    """Insert those of the jobs that have keys, and note in ``found`` what became of each."""
+    waiting: dict[str, list[int]] = {}
+    for index, job in enumerate(jobs):
+        key = job.unique_key or job.hold_key
+        if key is not None:
+            waiting.setdefault(key, []).append(index)
+    while waiting:
+        segments = {}
+        for key in sorted(waiting):
+            segments[key] = segment = _first(jobs, waiting[key])
+            waiting[key] = waiting[key][len(segment.calls) :]
+        waiting = {key: calls for key, calls in waiting.items() if calls}
+        for way, group in itertools.groupby(segments.items(), key=lambda each: each[1].way):
+            leads = {segment.lead: key for key, segment in group}
+            for chunk in chunks(jobs, list(leads)):
+                settled = yield from _settle(schema, jobs, way, {leads[index]: index for index in chunk})
+                for key, settled_as in settled.items():
+                    _note(jobs, segments[key], settled_as, found)
+
+
+def _first(jobs: Sequence[NewJob], calls: list[int]) -> _Segment:
+    way = _way(jobs[calls[0]])
+    return _Segment(way, list(itertools.takewhile(lambda index: _way(jobs[index]) == way, calls)))
+
+
+def _way(job: NewJob) -> _Way:
+    return _Way(job.unique_key is not None, job.hold_key is not None, job.on_conflict == REPLACE)
+
+
+def _note(jobs: Sequence[NewJob], segment: _Segment, settled: Enqueued, found: list[Enqueued | None]) -> None:
+    calls, first = segment.calls, 0
+    if settled.created:
+        # Of those that replace each other the first has created the job, and the last one's row is what stands there.
+        found[calls[0]], first = settled, 1
+    for index in calls[first:]:
+        _check(jobs[index], settled.id)
+        found[index] = Enqueued(settled.id, False, segment.way.replaces and (settled.created or settled.replaced))
+
+
+def _settle(schema: str, jobs: Sequence[NewJob], way: _Way, leads: dict[str, int]) -> Program[dict[str, Enqueued]]:
+    """Insert one row for each key, or find who has it."""
+    unsettled, settled = dict(leads), dict[str, Enqueued]()
+    gated = any(jobs[index].limit_key is not None for index in leads.values())
+
+    def settle(key: str, found: Enqueued) -> None:
+        settled[key] = found
+        del unsettled[key]
+
+    for _ in range(UNIQUE_ROUNDS):
+        params = insert.columns(jobs, list(unsettled.values())) | {"p_unique_key": list(unsettled)}
+        if way.held:
+            params["p_hold_seconds"] = [jobs[index].hold_seconds for index in unsettled.values()]
+            rows = yield _held(schema, way.live, gated), params
+            strays = {key: int(id) for key, id, there in rows if not there}
+            for key, id, there in rows:
+                if there:
+                    settle(key, Enqueued(int(id), True))
+            if strays:
+                undo: Params = {"p_unique_key": list(strays), "p_id": list(strays.values())}
+                yield _undo_holds(schema), undo
+        else:
+            rows = yield insert.many(schema, True, gated, way.replaces), params
+            for id, key, *new in rows:
+                created = not new or bool(new[0])
+                settle(key, Enqueued(int(id), created, not created))
+        if unsettled and way.held:
+            yield from _find_held(schema, jobs, way, unsettled, settle)
+        elif unsettled:
+            rows = yield insert.find_keys(schema), {"p_keys": list(unsettled)}
+            for id, key in rows:
+                settle(key, Enqueued(int(id), False))
+        if not unsettled:
+            return settled
+    raise _restless(next(iter(unsettled)))
+
+
+def _find_held(
+    schema: str,
+    jobs: Sequence[NewJob],
+    way: _Way,
+    unsettled: dict[str, int],
+    settle: Callable[[str, Enqueued], None],
+) -> Program[None]:
+    """Find who has the keys, and replace those that wait where that is wanted. What is free again stays unsettled."""
+    found: dict[str, tuple[int, bool]] = {}
+    for id, key, own in (yield _find_holds(schema, way.live), {"p_unique_key": list(unsettled)}):
+        if own or key not in found:
+            found[key] = int(id), bool(own)
+    if not way.replaces:
+        for key, (id, _) in found.items():
+            settle(key, Enqueued(id, False))
+        return
+    wanted = {found[key][0]: key for key in unsettled if key in found}  # in the order of the keys
+    if not wanted:
+        return
+    calls = [unsettled[key] for key in wanted.values()]
+    gated = any(jobs[index].limit_key is not None for index in calls)
+    rows = yield _replace(schema, gated), insert.columns(jobs, calls) | {"p_id": list(wanted)}
+    for (id,) in rows:
+        settle(wanted.pop(int(id)), Enqueued(int(id), False, True))
+    if not wanted:
+        return
+    live = {int(id) for (id,) in (yield _find_live(schema), {"p_id": list(wanted)})}
+    for id, key in wanted.items():
+        # One that had the key only while it lived, and has ended since, has it no more.
+        if id in live or not found[key][1]:
+            settle(key, Enqueued(id, False))
+
+
+def _check(job: NewJob, id: int) -> None:
+    if job.on_conflict == RAISE:
+        raise DuplicateJob(job.unique_key or job.hold_key or "", id, held=job.hold_key is not None)
+
+
+def _restless(key: object) -> DatabaseUnavailable:
+    return DatabaseUnavailable(
+        f"the unique key {key!r} was taken and free again {UNIQUE_ROUNDS} times in a row: "
+        f"its jobs end as fast as they are enqueued; try again"
+    )
+
+
+# Statements
+
+
+@functools.cache
+def _held(schema: str, live: bool, gated: bool) -> Statement:
+    """Take the keys for their periods and insert the jobs of those that were free. Returns key, id and whether it is there.
+
+    The ids are drawn before anything is inserted, since the holds name them. With ``live`` a key must be free of a live
+    job, too; where that one is found only by the insert, the hold names a job that is not there, and is to be undone.
+    """
+    known = tables(schema)
+    job, hold = known.job, known.hold
+    rows = insert.Rows({"unique_key": Text, "hold_seconds": Double}, gated)
+    each = rows.each
+    clock = func.clock_timestamp()
+    seconds = each.c.hold_seconds.op("*", return_type=Interval())(literal_column("interval '1 second'"))
+    # Looked at first: a hold that is refused only by ON CONFLICT stays locked until the transaction ends.
+    free = [~exists().where(hold.c.unique_key == each.c.unique_key, hold.c.expires_at > clock)]
+    if live:
+        free.append(~exists().where(job.c.unique_key == each.c.unique_key))
+    table = f"{qualify(schema)}.leasequeue_job".replace("'", "''")
+    sequence = func.pg_get_serial_sequence(literal_column(f"'{table}'"), literal_column("'id'"))
+    drawn = func.nextval(sequence, type_=BigInteger)
+    wanted = select(each.c.unique_key, drawn, clock + seconds).where(*free).order_by(each.c.place)
+    taking: Any = pg_insert(hold).from_select(["unique_key", "job_id", "expires_at"], wanted)
+    # The clock after the wait for whoever took the key before: a volatile function in this WHERE is asked then.
+    taking = taking.on_conflict_do_update(
+        index_elements=[hold.c.unique_key],
+        set_={"job_id": taking.excluded.job_id, "expires_at": taking.excluded.expires_at},
+        where=hold.c.expires_at <= clock,
+    )
+    h = taking.returning(hold.c.unique_key, hold.c.job_id).cte("h")
+    values = {"id": h.c.job_id} | rows.values | ({"unique_key": each.c.unique_key} if live else {})
+    both = rows.both.join(h, h.c.unique_key == each.c.unique_key)
+    given = select(*values.values()).select_from(both).order_by(each.c.place)
+    adding: Any = pg_insert(job).from_select(list(values), given)
+    if live:
+        adding = insert.unless_key_taken(adding, job, False)
+    there = adding.returning(job.c.id).cte("there")
+    found = select(h.c.unique_key, h.c.job_id, there.c.id.is_not(None)).select_from(
+        h.outerjoin(there, there.c.id == h.c.job_id)
+    )
+    return Statement(rows.waking(found, known))
+
+
+@functools.cache
+def _undo_holds(schema: str) -> Statement:
+    """Free the keys whose holds name a job that could not be inserted. Returns key."""
+    hold = tables(schema).hold
+    given = insert.unnest("given", {"unique_key": Text, "id": BigInteger}, numbered=False)
+    mine = exists().where(given.c.unique_key == hold.c.unique_key, given.c.id == hold.c.job_id)
+    keys = func.any(insert.array("unique_key", Text))
+    return Statement(delete(hold).where(hold.c.unique_key == keys, mine).returning(hold.c.unique_key))
+
+
+@functools.cache
+def _replace(schema: str, gated: bool) -> Statement:
+    """Replace waiting jobs by their ids, in the order given, waiting for whoever has one locked. Returns id."""
+    known = tables(schema)
+    job = known.job
+    rows = insert.Rows({"id": BigInteger}, gated)
+    each = rows.each
+    new = {name: null() for name in insert.REPLACED} | rows.values
+    locked = (
+        select(job.c.id, each.c.place)
+        .select_from(job.join(each, each.c.id == job.c.id))
+        .where(job.c.id == func.any(insert.array("id", BigInteger)), job.c.state.in_(insert.WAITING))
+        .order_by(each.c.place)
+        .with_for_update(of=job)
+        .cte("locked")
+    )
+    changing: Any = update(job).values(insert.replacement(job, new))
+    changing = changing.where(job.c.id == locked.c.id, each.c.place == locked.c.place, rows.kind.c.place == each.c.kind)
+    return Statement(rows.waking(changing.returning(job.c.id), known))
+
+
+@functools.cache
+def _find_live(schema: str) -> Statement:
+    """Which of the jobs are not finished, by their ids. Returns id."""
+    job = tables(schema).job
+    return Statement(select(job.c.id).where(job.c.id == func.any(insert.array("id", BigInteger))))
+
+
+@functools.cache
+def _find_holds(schema: str, live: bool) -> Statement:
+    """Who has the keys: the job of a hold that lasts (it may have ended), and with ``live`` a live one too.
+
+    Returns id, key, and whether it was found by its own key.
+    """
+    known = tables(schema)
+    job, hold = known.job, known.hold
+    keys = func.any(insert.array("unique_key", Text))
+    found: Any = select(hold.c.job_id, hold.c.unique_key, false()).where(
+        hold.c.unique_key == keys, hold.c.expires_at > func.clock_timestamp()
+    )
+    if live:
+        found = union_all(found, select(job.c.id, job.c.unique_key, true()).where(job.c.unique_key == keys))
+    return Statement(found)
+
+
+def statements(schema: str) -> dict[str, str]:
+    """The statements by name, as a DBAPI cursor gets them."""
+    return {
+        "held": _held(schema, True, True).text,
+        "undo_holds": _undo_holds(schema).text,
+        "replace": _replace(schema, True).text,
+        "find_holds": _find_holds(schema, True).text,
+        "find_live": _find_live(schema).text,
+    }
