@@ -7,8 +7,9 @@ A key is kept by one of two rows, or by both::
 
 Locks: a call waits for the transaction that inserted a row with its key, took the hold, or replaces the same job, until
 that one has ended; then it goes by what it finds: case 27 is that such a call must not be dropped, since the other may
-have rolled back. Within one call keys are taken in ascending order, each first for its period and then for its life, so
-two calls cannot wait for each other. Two transactions that take common keys in several calls can: the server ends one.
+have rolled back. Within one call all holds are taken before any row, and each sort in the order of the keys, so that two
+calls that use their keys in the same way do not wait for each other. Two transactions that take common keys in several
+calls can: the server ends one.
 
 Every answer is that of the statement that settled its key: what is unsettled alone is tried again, since a second
 insert of a key that we created would report it as found.
@@ -54,7 +55,7 @@ UNIQUE_ROUNDS = 50
 
 
 class _Way(NamedTuple):
-    """What decides the statement by which a call is inserted."""
+    """How a call has its key. Two calls with one key and one way are settled by one row."""
 
     live: bool
     held: bool
@@ -109,10 +110,14 @@ def insert_keyed(
             segments[key] = segment = _first(jobs, waiting[key])
             waiting[key] = waiting[key][len(segment.calls) :]
         waiting = {key: calls for key, calls in waiting.items() if calls}
-        for way, group in itertools.groupby(segments.items(), key=lambda each: each[1].way):
-            leads = {segment.lead: key for key, segment in group}
+        # First all that take a period: each hold is locked before any row, by every call.
+        held = [key for key, segment in segments.items() if segment.way.held]
+        rest = [key for key, segment in segments.items() if not segment.way.held]
+        groups = [held] + [list(group) for _, group in itertools.groupby(rest, key=lambda key: segments[key].way)]
+        for group in groups:
+            leads = {segments[key].lead: key for key in group}
             for chunk in chunks(jobs, list(leads)):
-                settled = yield from _settle(schema, jobs, way, {leads[index]: index for index in chunk})
+                settled = yield from _settle(schema, jobs, {leads[index]: index for index in chunk})
                 for key, settled_as in settled.items():
                     _note(jobs, segments[key], settled_as, found)
 
@@ -136,10 +141,11 @@ def _note(jobs: Sequence[NewJob], segment: _Segment, settled: Enqueued, found: l
         found[index] = Enqueued(settled.id, False, segment.way.replaces and (settled.created or settled.replaced))
 
 
-def _settle(schema: str, jobs: Sequence[NewJob], way: _Way, leads: dict[str, int]) -> Program[dict[str, Enqueued]]:
-    """Insert one row for each key, or find who has it."""
+def _settle(schema: str, jobs: Sequence[NewJob], leads: dict[str, int]) -> Program[dict[str, Enqueued]]:
+    """Insert one row for each key, or find who has it. Either all of the calls take a period, or all have one way."""
     unsettled, settled = dict(leads), dict[str, Enqueued]()
     gated = any(jobs[index].limit_key is not None for index in leads.values())
+    way = _way(jobs[next(iter(leads.values()))])
 
     def settle(key: str, found: Enqueued) -> None:
         settled[key] = found
@@ -148,8 +154,9 @@ def _settle(schema: str, jobs: Sequence[NewJob], way: _Way, leads: dict[str, int
     for _ in range(UNIQUE_ROUNDS):
         params = insert.columns(jobs, list(unsettled.values())) | {"p_unique_key": list(unsettled)}
         if way.held:
+            params["p_live_key"] = [jobs[index].unique_key for index in unsettled.values()]
             params["p_hold_seconds"] = [jobs[index].hold_seconds for index in unsettled.values()]
-            rows = yield _held(schema, way.live, gated), params
+            rows = yield _held(schema, gated), params
             strays = {key: int(id) for key, id, there in rows if not there}
             for key, id, there in rows:
                 if there:
@@ -157,39 +164,40 @@ def _settle(schema: str, jobs: Sequence[NewJob], way: _Way, leads: dict[str, int
             if strays:
                 undo: Params = {"p_unique_key": list(strays), "p_id": list(strays.values())}
                 yield _undo_holds(schema), undo
+            if unsettled:
+                yield from _find_held(schema, jobs, unsettled, settle)
         else:
             rows = yield insert.many(schema, True, gated, way.replaces), params
             for id, key, *new in rows:
                 created = not new or bool(new[0])
                 settle(key, Enqueued(int(id), created, not created))
-        if unsettled and way.held:
-            yield from _find_held(schema, jobs, way, unsettled, settle)
-        elif unsettled:
-            rows = yield insert.find_keys(schema), {"p_keys": list(unsettled)}
-            for id, key in rows:
-                settle(key, Enqueued(int(id), False))
+            if unsettled:
+                rows = yield insert.find_keys(schema), {"p_keys": list(unsettled)}
+                for id, key in rows:
+                    settle(key, Enqueued(int(id), False))
         if not unsettled:
             return settled
     raise _restless(next(iter(unsettled)))
 
 
 def _find_held(
-    schema: str,
-    jobs: Sequence[NewJob],
-    way: _Way,
-    unsettled: dict[str, int],
-    settle: Callable[[str, Enqueued], None],
+    schema: str, jobs: Sequence[NewJob], unsettled: dict[str, int], settle: Callable[[str, Enqueued], None]
 ) -> Program[None]:
     """Find who has the keys, and replace those that wait where that is wanted. What is free again stays unsettled."""
+    live_keys = [jobs[index].unique_key for index in unsettled.values() if jobs[index].unique_key is not None]
     found: dict[str, tuple[int, bool]] = {}
-    for id, key, own in (yield _find_holds(schema, way.live), {"p_unique_key": list(unsettled)}):
+    rows = yield _find_holds(schema), {"p_unique_key": list(unsettled), "p_live_key": live_keys}
+    for id, key, own in rows:
         if own or key not in found:
             found[key] = int(id), bool(own)
-    if not way.replaces:
-        for key, (id, _) in found.items():
-            settle(key, Enqueued(id, False))
-        return
-    wanted = {found[key][0]: key for key in unsettled if key in found}  # in the order of the keys
+    wanted: dict[int, str] = {}  # in the order of the keys
+    for key, index in list(unsettled.items()):
+        if key not in found:
+            continue
+        if jobs[index].on_conflict == REPLACE:
+            wanted[found[key][0]] = key
+        else:
+            settle(key, Enqueued(found[key][0], False))
     if not wanted:
         return
     calls = [unsettled[key] for key in wanted.values()]
@@ -199,7 +207,8 @@ def _find_held(
         settle(wanted.pop(int(id)), Enqueued(int(id), False, True))
     if not wanted:
         return
-    live = {int(id) for (id,) in (yield _find_live(schema), {"p_id": list(wanted)})}
+    rows = yield _find_live(schema), {"p_id": list(wanted)}
+    live = {int(id) for (id,) in rows}
     for id, key in wanted.items():
         # One that had the key only while it lived, and has ended since, has it no more.
         if id in live or not found[key][1]:
@@ -222,22 +231,23 @@ def _restless(key: object) -> DatabaseUnavailable:
 
 
 @functools.cache
-def _held(schema: str, live: bool, gated: bool) -> Statement:
+def _held(schema: str, gated: bool) -> Statement:
     """Take the keys for their periods and insert the jobs of those that were free. Returns key, id and whether it is there.
 
-    The ids are drawn before anything is inserted, since the holds name them. With ``live`` a key must be free of a live
-    job, too; where that one is found only by the insert, the hold names a job that is not there, and is to be undone.
+    The ids are drawn before anything is inserted, since the holds name them. A ``live_key`` must be free of a live job,
+    too; where that one is found only by the insert, the hold names a job that is not there, and is to be undone.
     """
     known = tables(schema)
     job, hold = known.job, known.hold
-    rows = insert.Rows({"unique_key": Text, "hold_seconds": Double}, gated)
+    rows = insert.Rows({"unique_key": Text, "live_key": Text, "hold_seconds": Double}, gated)
     each = rows.each
     clock = func.clock_timestamp()
     seconds = each.c.hold_seconds.op("*", return_type=Interval())(literal_column("interval '1 second'"))
     # Looked at first: a hold that is refused only by ON CONFLICT stays locked until the transaction ends.
-    free = [~exists().where(hold.c.unique_key == each.c.unique_key, hold.c.expires_at > clock)]
-    if live:
-        free.append(~exists().where(job.c.unique_key == each.c.unique_key))
+    free = (
+        ~exists().where(hold.c.unique_key == each.c.unique_key, hold.c.expires_at > clock),
+        ~exists().where(job.c.unique_key == each.c.live_key),
+    )
     table = f"{qualify(schema)}.leasequeue_job".replace("'", "''")
     sequence = func.pg_get_serial_sequence(literal_column(f"'{table}'"), literal_column("'id'"))
     drawn = func.nextval(sequence, type_=BigInteger)
@@ -250,12 +260,10 @@ def _held(schema: str, live: bool, gated: bool) -> Statement:
         where=hold.c.expires_at <= clock,
     )
     h = taking.returning(hold.c.unique_key, hold.c.job_id).cte("h")
-    values = {"id": h.c.job_id} | rows.values | ({"unique_key": each.c.unique_key} if live else {})
+    values = {"id": h.c.job_id} | rows.values | {"unique_key": each.c.live_key}
     both = rows.both.join(h, h.c.unique_key == each.c.unique_key)
     given = select(*values.values()).select_from(both).order_by(each.c.place)
-    adding: Any = pg_insert(job).from_select(list(values), given)
-    if live:
-        adding = insert.unless_key_taken(adding, job, False)
+    adding = insert.unless_key_taken(pg_insert(job).from_select(list(values), given), job, False)
     there = adding.returning(job.c.id).cte("there")
     found = select(h.c.unique_key, h.c.job_id, there.c.id.is_not(None)).select_from(
         h.outerjoin(there, there.c.id == h.c.job_id)
@@ -302,28 +310,26 @@ def _find_live(schema: str) -> Statement:
 
 
 @functools.cache
-def _find_holds(schema: str, live: bool) -> Statement:
-    """Who has the keys: the job of a hold that lasts (it may have ended), and with ``live`` a live one too.
+def _find_holds(schema: str) -> Statement:
+    """Who has the keys: the job of a hold that lasts (it may have ended), and who has them for its life.
 
     Returns id, key, and whether it was found by its own key.
     """
     known = tables(schema)
     job, hold = known.job, known.hold
-    keys = func.any(insert.array("unique_key", Text))
-    found: Any = select(hold.c.job_id, hold.c.unique_key, false()).where(
+    keys, lives = (func.any(insert.array(name, Text)) for name in ("unique_key", "live_key"))
+    held = select(hold.c.job_id, hold.c.unique_key, false()).where(
         hold.c.unique_key == keys, hold.c.expires_at > func.clock_timestamp()
     )
-    if live:
-        found = union_all(found, select(job.c.id, job.c.unique_key, true()).where(job.c.unique_key == keys))
-    return Statement(found)
+    return Statement(union_all(held, select(job.c.id, job.c.unique_key, true()).where(job.c.unique_key == lives)))
 
 
 def statements(schema: str) -> dict[str, str]:
     """The statements by name, as a DBAPI cursor gets them."""
     return {
-        "held": _held(schema, True, True).text,
+        "held": _held(schema, True).text,
         "undo_holds": _undo_holds(schema).text,
         "replace": _replace(schema, True).text,
-        "find_holds": _find_holds(schema, True).text,
+        "find_holds": _find_holds(schema).text,
         "find_live": _find_live(schema).text,
     }

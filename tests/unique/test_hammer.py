@@ -1,0 +1,47 @@
+"""Uniqueness under fire (cases 27 and 53), and that its checker would notice.
+
+``LEASEQUEUE_HAMMER_SECONDS=120`` makes the fight longer than its three seconds.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.unique.broken import CONTROLS
+from tests.unique.hammer import fight, violations
+
+SECONDS = float(os.environ.get("LEASEQUEUE_HAMMER_SECONDS", "3"))
+
+
+def ids(database: Any) -> set[int]:
+    found = database.execute("SELECT id FROM leasequeue_job UNION ALL SELECT id FROM leasequeue_finished")
+    assert len(found) == len(set(found)), "both live and finished"
+    return {id for (id,) in found}
+
+
+def test_nothing_is_lost_doubled_or_misreported(database: Any, make_pgbouncer: Callable[..., Any]) -> None:
+    url = database.url
+    if database.via == "pgbouncer":
+        # Calls that wait for each other need a server connection each.
+        url = make_pgbouncer(pool_size=20).url(database.name)
+    fought = fight(url, SECONDS)
+    created = sum(call.created for call in fought.calls)
+    replaced = sum(call.replaced for call in fought.calls)
+    print(f"{len(fought.calls)} calls, {created} created, {replaced} replaced, {len(fought.runs)} run")
+    assert not violations(fought, ids(database))
+    assert created > 30, "it was no fight"
+    assert replaced > 0, "it was no fight"
+    assert fought.runs, "it was no fight"
+
+
+@pytest.mark.direct_only  # what is broken is not the way to the server
+@pytest.mark.parametrize("control", CONTROLS)
+def test_the_checker_catches_what_is_broken(database: Any, control: str) -> None:
+    if control == "select, then insert":
+        database.execute("DROP INDEX leasequeue_job_unique")
+    found = violations(fight(database.url, 1.5, control), ids(database))
+    assert found[CONTROLS[control]], found
