@@ -204,6 +204,7 @@ class LeaseQueue(Scheduled, Leases, Controlled, Opens):
         unique: Until | None = None,
         unique_for: dt.timedelta | None = None,
         on_conflict: OnConflict | None = None,
+        expires: dt.timedelta | dt.datetime | None = None,
     ) -> Decorator:
         """Make a function a task: ``@lq.task()`` above a ``def`` or an ``async def``.
 
@@ -235,6 +236,9 @@ class LeaseQueue(Scheduled, Leases, Controlled, Opens):
                 ``"replace"``: that job, while it waits, gets this call's arguments and options, so that the last call
                 is the one that runs (``replaced`` True); one that has started stays as it is. ``"raise"``:
                 ``DuplicateJob``. None: ``"existing"``.
+            expires: an attempt that has not begun by then does not begin: the job ends as ``expired``. A timedelta
+                after it is due, or a timezone-aware time. Retries, too, must begin by then. None: it may begin at
+                any time.
 
         Raises:
             DuplicateTask: another function has the name, or one of the aliases.
@@ -262,6 +266,7 @@ class LeaseQueue(Scheduled, Leases, Controlled, Opens):
                 limit_key=limit_key,
                 fair_key=fair_key,
                 unique=Options(unique_key, unique, unique_for, on_conflict),
+                expires=expires,
             )
             self.registry.add(made)
             return made

@@ -88,6 +88,7 @@ class Task(Generic[P, R]):
         limit_key: KeyLike | None = None,
         fair_key: KeyLike | None = None,
         unique: Options = NOT_UNIQUE,
+        expires: dt.timedelta | dt.datetime | None = None,
     ) -> None:
         for text in (name, *aliases):
             naming.check("a task's name", text)
@@ -118,6 +119,7 @@ class Task(Generic[P, R]):
         self._delay_seconds = 0.0
         self._run_at: dt.datetime | None = None
         self._attempts: int | None = None
+        self._expires_seconds, self._start_by = _deadline(name, expires)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function itself, as if it were not decorated: nothing is enqueued, no middleware runs."""
@@ -176,6 +178,7 @@ class Task(Generic[P, R]):
         unique: Until | None = None,
         unique_for: dt.timedelta | None = None,
         on_conflict: OnConflict | None = None,
+        expires: dt.timedelta | dt.datetime | None = None,
         limit: int | None = None,
         rate: RateLike | None = None,
         limit_key: str | None = None,
@@ -192,7 +195,7 @@ class Task(Generic[P, R]):
             priority: -100 to 100, higher first; 0 unless set.
             queue: the queue to go to.
             max_attempts: the number of the last attempt, at least 1.
-            unique_key, unique, unique_for, on_conflict: as for ``@lq.task``; each replaces that one.
+            unique_key, unique, unique_for, on_conflict, expires: as for ``@lq.task``; each replaces that one.
             limit, rate, limit_key, fair_key: as for ``@lq.task``, in place of what that says about limits: all four are
                 replaced when one is given.
 
@@ -213,6 +216,8 @@ class Task(Generic[P, R]):
         if max_attempts is not None:
             _check_attempts(max_attempts)
             copied._attempts = max_attempts
+        if expires is not None:
+            copied._expires_seconds, copied._start_by = _deadline(self.name, expires)
         uniqueness = Options(unique_key, unique, unique_for, on_conflict).over(self._unique_options)
         if uniqueness != self._unique_options:
             copied.unique, copied._unique_options = make_unique(self.name, self.signature, uniqueness), uniqueness
@@ -230,6 +235,8 @@ class Task(Generic[P, R]):
             arguments = self.signature.arguments(args, kwargs)
         if unique is not None:
             controls = unique.fields(arguments)
+        if self._expires_seconds is not None or self._start_by is not None:
+            controls |= {"expires_seconds": self._expires_seconds, "start_by": self._start_by}
         if gate is not None:
             key = gate.key(arguments)
             if key is not None:
@@ -342,6 +349,20 @@ def _aware(task: str, run_at: Any) -> dt.datetime:
             f"e.g. datetime.now(timezone.utc) + timedelta(hours=1)"
         )
     return run_at
+
+
+def _deadline(task: str, expires: Any) -> tuple[float | None, dt.datetime | None]:
+    """Seconds after it is due, or a time; both None where there is none."""
+    if expires is None:
+        return None, None
+    if isinstance(expires, dt.datetime) and expires.utcoffset() is not None:
+        return None, expires
+    if isinstance(expires, dt.timedelta) and dt.timedelta(0) < expires <= dt.timedelta(days=36_500):
+        return expires.total_seconds(), None
+    raise ConfigurationError(
+        f"{task}: expires is a positive timedelta of at most 100 years, counted from when the job is due, "
+        f"or a timezone-aware datetime, not {expires!r}"
+    )
 
 
 def _check_timeout(task: str, timeout: Any) -> None:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     AsyncTest: TypeAlias = AsyncSession | async_scoped_session[Any] | AsyncConnection
 
 _Guard: TypeAlias = NestedTransaction | SessionTransaction
-Outcome: TypeAlias = Literal["succeeded", "retried", "failed"]
+Outcome: TypeAlias = Literal["succeeded", "retried", "failed", "expired"]
 _LISTED = 20
 """Jobs shown in a failed assertion."""
 
@@ -73,7 +73,10 @@ class MovableClock:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One attempt that was run: ``result`` is what the handler returned, ``error`` what it raised, or None."""
+    """One attempt that was run: ``result`` is what the handler returned, ``error`` what it raised, or None.
+
+    One that was to begin by an earlier time than ``now`` was not run: ``outcome`` is ``expired``.
+    """
 
     id: int
     task: str
@@ -221,13 +224,17 @@ class _Draining:
         rows = sql.execute(conn, self._lq.schema, "take_ready", me=self._me, queues=self._queues, **self._clock.params)
         if not rows:
             return None
-        id, term, queue, name, text, attempt, abandoned, most, shift = rows[0]
+        id, term, queue, name, text, attempt, abandoned, most, shift, is_late = rows[0]
         if len(self.ran) >= self._limit:
             raise AssertionError(
                 f"{self._limit} jobs ran and {name} (job {id}) is ready still: does it enqueue itself?"
             )
-        task = self._lq.registry[name]
         held = Held(id, term, self._me)
+        if is_late:
+            sql.execute(conn, self._lq.schema, "expire", ids=[id], terms=[term], me=self._me)
+            self.ran.append(Ran(id, name, queue, attempt - 1, "expired"))
+            return self.take(conn)
+        task = self._lq.registry[name]
         ctx = JobContext(
             held, name, queue, attempt, most or task.max_attempts, self._state, self._lq.schema, self._lq.keeps(queue)
         )

@@ -161,6 +161,7 @@ def _facts(job: query.JobDetail) -> list[tuple[str, str]]:
         "abandoned": f"{row.abandoned} (its process died or was lost so often)" if row.abandoned else "",
         "enqueued": moment(row.created_at),
         "due": moment(row.available_at),
+        "start by": f"{moment(job.start_by)}, or it expires" if job.start_by else "",
         "started": moment(row.started_at),
         "held by": f"{row.worker or 'a worker without a row'}, term {job.term}" if row.state == "leased" else "",
         "lease until": moment(row.expires_at),

@@ -30,7 +30,8 @@ WHERE id = (
       AND (%(queues)s::text[] IS NULL OR queue = ANY(%(queues)s::text[]))
     ORDER BY priority DESC, available_at, id LIMIT 1 FOR UPDATE SKIP LOCKED)
 RETURNING id, term, queue, task, args::text, attempt, abandoned, max_attempts,
-    extract(epoch FROM coalesce(%(now)s::timestamptz, now() + %(shift)s::float8 * interval '1 second') - now())::float8"""
+    extract(epoch FROM coalesce(%(now)s::timestamptz, now() + %(shift)s::float8 * interval '1 second') - now())::float8,
+    coalesce(start_by < coalesce(%(now)s::timestamptz, now() + %(shift)s::float8 * interval '1 second'), false)"""
 
 _LIST_LIVE = """SELECT id, queue, task, args::text, state::text, available_at::text,
     task = ANY(%(tasks)s::text[]) AND args = %(args)s::jsonb AND (%(queue)s::text IS NULL OR queue = %(queue)s::text)

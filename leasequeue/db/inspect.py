@@ -126,6 +126,12 @@ _FAILURES = f"""SELECT task, error_type = 'LeaseLost', count(*), count(DISTINCT 
     (array_agg(error_type ORDER BY failed_at DESC))[1], (array_agg(message ORDER BY failed_at DESC))[1]
 FROM ({_RECENT}) AS recent GROUP BY 1, 2 ORDER BY 3 DESC, 1 LIMIT 200"""
 
+_EXPIRED = """SELECT task, count(*), extract(epoch FROM max(finished_at))::float8 FROM (
+    SELECT task, finished_at FROM {s}.leasequeue_finished
+    WHERE outcome = 'expired' AND outcome <> 'succeeded'
+      AND finished_at > now() - %(seconds)s::float8 * interval '1 second' ORDER BY finished_at DESC LIMIT %(cap)s
+) AS recent GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 20"""
+
 # The worker that holds a row: all holders of a process share their first twelve bytes with its id.
 _HOLDING = "LEFT JOIN {s}.leasequeue_worker AS worker ON worker.id = (left(job.holder::text, 28) || '00000000')::uuid"
 
@@ -200,7 +206,8 @@ _LIST_SUCCEEDED = _list(_history("true"), _LATEST, live=False, more="outcome = '
 _LIST_UNHAPPY = _list(_history("outcome = %(outcome)s AND outcome <> 'succeeded'"), _LATEST, live=False)
 
 _JOB = f"""SELECT {_LIVE_ROW}, job.args::text, job.meta::text, job.unique_key, job.limit_key, job.holder::text, job.term,
-    extract(epoch FROM job.cancel_requested_at)::float8, NULL::text, extract(epoch FROM now())::float8
+    extract(epoch FROM job.cancel_requested_at)::float8, NULL::text, extract(epoch FROM now())::float8, NULL::text,
+    extract(epoch FROM job.start_by)::float8
 FROM {{s}}.leasequeue_job AS job {_HOLDING} WHERE job.id = %(id)s"""
 
 _FINISHED_JOB = f"""SELECT {_FINISHED_ROW}, job.args::text, job.meta::text, NULL::text, NULL::text, NULL::text, NULL::bigint,
@@ -228,6 +235,7 @@ _TEMPLATES = {
     "limit_own": _LIMIT_OWN,
     "limit_spent": _LIMIT_SPENT,
     "failures": _FAILURES,
+    "expired": _EXPIRED,
     "list_live": _LIST_LIVE,
     "list_ready": _LIST_READY,
     "list_scheduled": _LIST_SCHEDULED,

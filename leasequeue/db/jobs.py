@@ -133,6 +133,9 @@ _ENDED = "id, queue, task, args, attempt, abandoned, created_at, claimed_at, met
 FAILED = f"{_ENDED}, limit_key, {_OPTIONS} AS options"
 CHILDLESS = "id = ANY(ARRAY(SELECT id FROM k)) AND children IS NULL"
 
+# What the history says of a job that was not started in time.
+EXPIRED = "'Expired: it was to start by ' || to_char(start_by AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.MS') || 'Z'"
+
 _COMPLETE = f"""{LOCKED}, d AS (
     DELETE FROM {{s}}.leasequeue_job WHERE {CHILDLESS} RETURNING {_ENDED}
 )
@@ -203,6 +206,14 @@ SELECT d.id, queue, task, args, %(outcome)s, attempt, abandoned, created_at, cla
     type || ': ' || message
 FROM d JOIN e ON e.id = d.id
 RETURNING id"""
+
+# Claimed, and too late to be started: no attempt is spent on it.
+_EXPIRE = f"""{LOCKED}, d AS (
+    DELETE FROM {{s}}.leasequeue_job WHERE {CHILDLESS} RETURNING {FAILED}, start_by
+), {wake("d")}
+INSERT INTO {{s}}.leasequeue_finished ({HISTORY}, meta, options, error)
+SELECT id, queue, task, args, 'expired', attempt - 1, abandoned, created_at, NULL, clock_timestamp(), meta, options, {EXPIRED}
+FROM d RETURNING id"""
 
 # Back untouched: what was claimed but never started has spent no attempt. A suspect goes back among the suspects.
 _RELEASE = f"""{LOCKED}, u AS (
@@ -348,6 +359,7 @@ class JobStatements(NamedTuple):
     complete_linked: str
     retry: str
     fail: str
+    expire: str
     release: str
     put_back: str
     divert: str

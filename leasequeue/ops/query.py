@@ -91,6 +91,7 @@ class JobDetail:
         args, result, meta: the JSON value; its text where Python refuses to read it.
         put_back: how often workers that do not know its task or arguments put it back.
         retry_of, retried_as: ids of the job that this one repeats, and of the one that repeats it.
+        start_by: by when it must have started, or it expires; None where it may start at any time.
         failures: the last ones, newest first.
     """
 
@@ -105,6 +106,7 @@ class JobDetail:
     cancel_requested_at: dt.datetime | None = None
     result: Any = None
     error: str | None = None
+    start_by: dt.datetime | None = None
     failures: tuple[Failure, ...] = field(default=())
 
     @property
@@ -186,7 +188,8 @@ def show_job(desk: Desk, id: int) -> JobDetail:
         term=term,
         cancel_requested_at=moment(cancel),
         result=from_json(result),
-        error=row[25] if len(row) > 25 else None,
+        error=row[25],
+        start_by=moment(row[26]) if len(row) > 26 else None,
         failures=tuple(
             Failure(f[0], f[1], f[2], f[3], f[4], moment(f[5]), moment(f[6]), moment(f[7])) for f in failures
         ),

@@ -114,8 +114,8 @@ class Attention:
     """What somebody should look at.
 
     Attributes:
-        kind: ``unserved``, ``unknown_task``, ``expired_worker``, ``expired_leases``, ``refused``, ``schedule`` or
-            ``not_read``.
+        kind: ``unserved``, ``unknown_task``, ``expired_worker``, ``expired_leases``, ``refused``, ``expired_jobs``,
+            ``schedule`` or ``not_read``.
         subject: the queue, task, worker, schedule or part that it is about.
     """
 
@@ -156,7 +156,7 @@ _NO_FAILURES: _Failures = ((), (), False)
 
 
 def status(desk: Desk, *, section_seconds: float = SECTION_SECONDS) -> Status:
-    """Read it: some seven statements, each bounded in rows and in time. Locks nothing, writes nothing.
+    """Read it: some eight statements, each bounded in rows and in time. Locks nothing, writes nothing.
 
     The parts are read one after another, each in a snapshot of its own, so a job may move between them.
 
@@ -183,6 +183,7 @@ def status(desk: Desk, *, section_seconds: float = SECTION_SECONDS) -> Status:
     held: dict[str, dict[str, Any]] = part("leased", lambda: _held(desk, section_seconds), {})
     paused: _Paused = part("paused", lambda: _paused(desk, section_seconds), {})
     failures: _Failures = part("failures", lambda: _failures(desk, section_seconds), _NO_FAILURES)
+    expired: list[tuple[str, int]] = part("expired jobs", lambda: _expired(desk, section_seconds), [])
     schedules: tuple[ScheduleRow, ...] = part(
         "schedules", lambda: list_schedules(desk, bound_seconds=section_seconds), ()
     )
@@ -205,7 +206,7 @@ def status(desk: Desk, *, section_seconds: float = SECTION_SECONDS) -> Status:
         refused=failures[1],
         failures_capped=failures[2],
         not_read=tuple(not_read),
-        warnings=tuple(_warnings(shown, queues, failures[1], problems(schedules), not_read)),
+        warnings=tuple(_warnings(shown, queues, failures[1], expired, problems(schedules), not_read)),
     )
 
 
@@ -312,6 +313,11 @@ def _failures(desk: Desk, seconds: float) -> _Failures:
     )
 
 
+def _expired(desk: Desk, seconds: float) -> list[tuple[str, int]]:
+    params = {"seconds": FAILURES_SECONDS, "cap": FAILURES_CAP}
+    return [(row[0], row[1]) for row in desk.ask("expired", params, bound_seconds=seconds)]
+
+
 def _queue(
     name: str,
     workers: list[Worker],
@@ -335,6 +341,7 @@ def _warnings(
     workers: list[Worker],
     queues: list[Queue],
     refused: tuple[TaskFailures, ...],
+    expired: list[tuple[str, int]],
     schedules: list[tuple[str, str]],
     not_read: list[str],
 ) -> Iterable[Attention]:
@@ -386,6 +393,13 @@ def _warnings(
             each.task,
             f"task {each.task!r}: {each.failures:,} completion(s) refused within the last hour: the lease was lost by then "
             f"(a machine that was stopped or cut off, or a handler that held the interpreter), and others ran these jobs",
+        )
+    for task, count in expired:
+        yield Attention(
+            "expired_jobs",
+            task,
+            f"task {task!r}: {count:,}{'+' if count >= FAILURES_CAP else ''} job(s) expired within the last hour: they were "
+            f"not started in time (expires=); give it more workers or time; see `leasequeue jobs list --state expired`",
         )
     for name, sentence in schedules[:SCHEDULES_NAMED]:
         yield Attention("schedule", name, sentence)

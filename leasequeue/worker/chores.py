@@ -6,9 +6,11 @@ import json
 import logging
 import random
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from leasequeue.db.deadlines import expire_waiting
 from leasequeue.db.jobs import JobStatements
 from leasequeue.db.workers import WorkerStatements, purge_queue, purges
 
@@ -24,6 +26,9 @@ SWEEP_SHARE = 20.0
 SWEEP_FAILED_SECONDS = 5.0
 SWEEP_GRACE_SECONDS = 3.0
 """How long a process that was cut off waits with its sweep: more than twice what another needs to connect and renew."""
+
+EXPIRY_MIN_SECONDS = 1.0
+EXPIRY_BOUND_SECONDS = 2.0
 
 PURGE_EVERY_SECONDS = 60.0
 PURGE_LIMIT = 2000
@@ -70,6 +75,28 @@ class Sweep:
         took = time.monotonic() - started
         # Not all processes at the same moment.
         self._due = started + max(SWEEP_MIN_SECONDS * random.uniform(0.7, 1.0), SWEEP_SHARE * took)  # noqa: S311
+
+
+class Expiry:
+    """Ends the waiting jobs that were not started in time; each process does, so that it needs no leader.
+
+    Where many expire at once, or a held snapshot makes it slow, it costs its share of the time, as the sweep does.
+    """
+
+    def __init__(self, schema: str) -> None:
+        self._sql = expire_waiting(schema)
+        self._due = 0.0
+
+    def __call__(self, link: Link) -> None:
+        started = time.monotonic()
+        if started < self._due:
+            return
+        self._due = started + SWEEP_FAILED_SECONDS  # before, as in the sweep
+        rows = link.run(self._sql, {}, bound_seconds=EXPIRY_BOUND_SECONDS)
+        for task, count in Counter(task for _, task, _ in rows).items():
+            log.warning("%d job(s) of task %s were not started in time: expired", count, task)
+        took = time.monotonic() - started
+        self._due = started + max(EXPIRY_MIN_SECONDS * random.uniform(0.7, 1.0), SWEEP_SHARE * took)  # noqa: S311
 
 
 class Presence:

@@ -185,6 +185,8 @@ class Completer(Loop):
                 sql = self._sql.complete_linked
                 params["results"] = [ended.result for ended in members]
                 params["kept"] = [self._keeps(ended.job.queue) for ended in members]
+        elif outcome is Outcome.EXPIRED:
+            sql = self._sql.expire
         elif outcome is Outcome.UNSTARTED:
             sql = self._sql.release
             params["back"] = self._back
@@ -300,6 +302,10 @@ class Completer(Loop):
             elif ended.outcome in (Outcome.FAILED, Outcome.FAILED_FOR_GOOD):
                 self.failed += 1
                 self._say_failed(ended)
+            elif ended.outcome is Outcome.EXPIRED:
+                log.warning(
+                    "job %s (%s) was claimed too late to start in time: expired", ended.job.id, ended.job.task_name
+                )
         self._forget([ended.job for ended in members])
 
     def _refuse(self, members: list[Ended], why: str) -> None:

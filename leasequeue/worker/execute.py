@@ -2,6 +2,7 @@
 
 What happens to one job::
 
+    start_by is past ───────> EXPIRED
     decode ──does not bind──> UNBOUND (put back)          an entry on the page stands from just before the handler
       │    └─undecodable────> FAILED_FOR_GOOD             starts until the completer has the end acknowledged
       v
@@ -275,6 +276,8 @@ class Executor:
         stopped = _stopped(job)
         if stopped is not None:
             return stopped
+        if job.start_by is not None and now > job.start_by:
+            return Ended(job, Outcome.EXPIRED)
         if now > job.renewed + self._trust_seconds:
             # The process was stopped or starved: somebody else may hold the row by now. Nothing was done yet.
             return Ended(job, Outcome.UNSTARTED)

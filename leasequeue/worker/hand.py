@@ -27,6 +27,7 @@ class Outcome(enum.Enum):
     FAILED = "failed"
     FAILED_FOR_GOOD = "failed for good"
     CANCELLED = "cancelled"
+    EXPIRED = "not started in time"
     UNSTARTED = "unstarted"
     UNBOUND = "its task or arguments are unknown here"
     DIVERTED = "it is under a limit, and goes to its gate"

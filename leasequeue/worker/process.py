@@ -32,7 +32,7 @@ from leasequeue.loop import Loop, Outage
 from leasequeue.schedule import deployed_at, to_json
 from leasequeue.worker import logs
 from leasequeue.worker.app import load_app
-from leasequeue.worker.chores import Presence, Purge, Sweep
+from leasequeue.worker.chores import Expiry, Presence, Purge, Sweep
 from leasequeue.worker.claim import Claimer
 from leasequeue.worker.complete import Completer
 from leasequeue.worker.declare import declare_limits
@@ -138,7 +138,11 @@ class Process:
         )
         chores: list[Callable[[Link], None]] = [strays.release, self.wake_mode.prove, self._presence]
         if not alone:
-            chores += [Sweep(sql, self.claimer.rescan, options.max_abandoned), Purge(schema, lq.retentions())]
+            chores += [
+                Sweep(sql, self.claimer.rescan, options.max_abandoned),
+                Expiry(schema),
+                Purge(schema, lq.retentions()),
+            ]
         self.renewer = Renewer(
             link("renewer", control), outage, sql, page, self.hand, self.executor, options.ttl_seconds,
             chores, self._presence.leave,

@@ -109,6 +109,13 @@ SELECT task, error_type = 'LeaseLost', count(*), count(DISTINCT job_id),
 FROM (SELECT task, job_id, failed_at, error_type, left(message, 200) AS message FROM "app".leasequeue_failure
     WHERE failed_at > now() - %(seconds)s::float8 * interval '1 second' ORDER BY failed_at DESC LIMIT %(cap)s + 1) AS recent GROUP BY 1, 2 ORDER BY 3 DESC, 1 LIMIT 200;
 
+-- expired
+SELECT task, count(*), extract(epoch FROM max(finished_at))::float8 FROM (
+    SELECT task, finished_at FROM "app".leasequeue_finished
+    WHERE outcome = 'expired' AND outcome <> 'succeeded'
+      AND finished_at > now() - %(seconds)s::float8 * interval '1 second' ORDER BY finished_at DESC LIMIT %(cap)s
+) AS recent GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 20;
+
 -- list_live
 WITH seen AS MATERIALIZED (
     SELECT id, queue, task, state FROM "app".leasequeue_job WHERE true ORDER BY id DESC LIMIT %(window)s
@@ -275,7 +282,8 @@ SELECT job.id, CASE job.state WHEN 'r' THEN CASE WHEN job.available_at <= now() 
     job.attempt, job.max_attempts, job.abandoned, extract(epoch FROM job.created_at)::float8,
     extract(epoch FROM job.available_at)::float8, extract(epoch FROM job.claimed_at)::float8,
     extract(epoch FROM job.expires_at)::float8, NULL::float8, worker.host || ':' || worker.pid, NULL::text, job.args::text, job.meta::text, job.unique_key, job.limit_key, job.holder::text, job.term,
-    extract(epoch FROM job.cancel_requested_at)::float8, NULL::text, extract(epoch FROM now())::float8
+    extract(epoch FROM job.cancel_requested_at)::float8, NULL::text, extract(epoch FROM now())::float8, NULL::text,
+    extract(epoch FROM job.start_by)::float8
 FROM "app".leasequeue_job AS job LEFT JOIN "app".leasequeue_worker AS worker ON worker.id = (left(job.holder::text, 28) || '00000000')::uuid WHERE job.id = %(id)s;
 
 -- finished_job

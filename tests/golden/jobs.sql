@@ -143,6 +143,20 @@ SELECT d.id, queue, task, args, %(outcome)s, attempt, abandoned, created_at, cla
 FROM d JOIN e ON e.id = d.id
 RETURNING id;
 
+-- expire
+WITH k AS MATERIALIZED (
+    SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
+), d AS (
+    DELETE FROM "app".leasequeue_job WHERE id = ANY(ARRAY(SELECT id FROM k)) AND children IS NULL RETURNING id, queue, task, args, attempt, abandoned, created_at, claimed_at, meta, term, limit_key, nullif(jsonb_strip_nulls(jsonb_build_object('priority', nullif(priority, 0), 'max_attempts', max_attempts,
+        'limit_key', limit_key, 'limit_max', limit_max, 'rate_max', rate_max, 'rate_seconds', rate_seconds,
+        'workflow', workflow)), '{}') AS options, start_by
+), w AS (
+    INSERT INTO "app".leasequeue_wake (queue, key) SELECT DISTINCT queue, limit_key FROM d WHERE limit_key IS NOT NULL
+)
+INSERT INTO "app".leasequeue_finished (id, queue, task, args, outcome, attempt, abandoned, enqueued_at, started_at, finished_at, meta, options, error)
+SELECT id, queue, task, args, 'expired', attempt - 1, abandoned, created_at, NULL, clock_timestamp(), meta, options, 'Expired: it was to start by ' || to_char(start_by AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.MS') || 'Z'
+FROM d RETURNING id;
+
 -- release
 WITH k AS MATERIALIZED (
     SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED

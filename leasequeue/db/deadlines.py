@@ -1,0 +1,37 @@
+"""The statement that ends what was to start by a time that is past.
+
+A job that waits (ready, at a gate, or suspect) ends as expired without having been claimed; one that is claimed too late
+ends by ``JobStatements.expire``, from the hands of its holder. Which of both finds it makes no difference: a job whose
+``start_by`` is past does not begin. Jobs that wait for parents, or for which others wait, are ended where workflows are.
+
+Locks: the rows, oldest deadline first, with SKIP LOCKED: it waits for nobody, and what is being claimed is its claimer's.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from leasequeue.db.jobs import CHILDLESS, EXPIRED, FAILED, HISTORY, wake
+from leasequeue.db.names import qualify
+
+_EXPIRE_WAITING = f"""WITH k AS MATERIALIZED (
+    SELECT id FROM {{s}}.leasequeue_job
+    WHERE start_by < now() AND state <> 'l' AND state IN ('r', 'g', 'q') AND children IS NULL
+    ORDER BY start_by LIMIT 500 FOR UPDATE SKIP LOCKED
+), d AS (
+    DELETE FROM {{s}}.leasequeue_job WHERE {CHILDLESS} RETURNING {FAILED}, start_by
+), {wake("d")}
+INSERT INTO {{s}}.leasequeue_finished ({HISTORY}, meta, options, error)
+SELECT id, queue, task, args, 'expired', attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta, options, {EXPIRED}
+FROM d RETURNING id, task, queue"""
+
+
+@cache
+def expire_waiting(schema: str) -> str:
+    """Ends at most 500 jobs. Returns id, task, queue of each."""
+    return _EXPIRE_WAITING.format(s=qualify(schema).replace("%", "%%"))
+
+
+def statements(schema: str) -> dict[str, str]:
+    """The statement by its name, for the golden files."""
+    return {"expire_waiting": expire_waiting(schema)}
