@@ -18,14 +18,19 @@ from leasequeue.errors import (
     DuplicateSchedule,
     DuplicateTask,
     InvalidArguments,
+    JobCancelled,
+    JobExpired,
     JobFailed,
     JobNotFound,
     LeaseLost,
     LeaseNotTaken,
     LeaseQueueError,
     LeaseRefused,
+    NoResult,
     OutcomeUnknown,
     ResultNotStorable,
+    ResultTimeout,
+    ResultUnavailable,
     ScheduleRefused,
     SchemaMismatch,
     Undecodable,
@@ -34,7 +39,7 @@ from leasequeue.errors import (
 
 if TYPE_CHECKING:
     from leasequeue.context import JobContext, current_job
-    from leasequeue.job import Job
+    from leasequeue.job import Job, Progress
     from leasequeue.lease import AsyncLeader, Leader, Lease, Occupant, Refused
     from leasequeue.queue import LeaseQueue
     from leasequeue.task import AsyncTask, Call, Task
@@ -49,6 +54,7 @@ _HOMES = {
     "Lease": "lease",
     "LeaseQueue": "queue",
     "Occupant": "lease",
+    "Progress": "job",
     "Refused": "lease",
     "Task": "task",
     "current_job": "context",
@@ -67,7 +73,9 @@ __all__ = [
     "DuplicateTask",
     "InvalidArguments",
     "Job",
+    "JobCancelled",
     "JobContext",
+    "JobExpired",
     "JobFailed",
     "JobNotFound",
     "Leader",
@@ -77,10 +85,14 @@ __all__ = [
     "LeaseQueue",
     "LeaseQueueError",
     "LeaseRefused",
+    "NoResult",
     "Occupant",
     "OutcomeUnknown",
+    "Progress",
     "Refused",
     "ResultNotStorable",
+    "ResultTimeout",
+    "ResultUnavailable",
     "ScheduleRefused",
     "SchemaMismatch",
     "Task",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from leasequeue.codec import encode_result
+from leasequeue.codec import encode_result, safe_text
 from leasequeue.db.complete import complete_held
 from leasequeue.db.program import arun, run
 from leasequeue.errors import ConfigurationError
@@ -14,11 +14,23 @@ from leasequeue.job import Held
 
 if TYPE_CHECKING:
     import datetime as dt
+    from collections.abc import Callable
 
     from leasequeue.db.kinds import AsyncConn, SyncConn
 
 _current: ContextVar[JobContext] = ContextVar("leasequeue_current_job")
 _making = threading.Lock()
+
+_NUMBER_MAX = 1e15
+_NOTE_CHARS = 500
+
+
+class Said(NamedTuple):
+    """What a handler said of its progress."""
+
+    done: float
+    total: float | None
+    note: str | None
 
 
 class JobContext:
@@ -33,16 +45,19 @@ class JobContext:
         tick: the due time of the schedule that fired it; None where it was enqueued ad hoc.
         state: the value of ``LeaseQueue(lifespan=...)`` in this process, or None.
         held: the row that this attempt holds: id, term, holder.
+        reported: what :meth:`progress` was told last, or None.
         completed: True once :meth:`complete` has been accepted by the server. Whether it counts is decided by
             the commit of that transaction.
 
-    ``schema`` and ``keep`` (whether the queue keeps a history) are what :meth:`complete` writes by.
+    ``schema`` and ``keep`` (whether the queue keeps a history) are what :meth:`complete` writes by; ``stored`` is what of
+    ``reported`` stands in the row.
     Thread-safe: the handler may hand it to threads of its own.
     """
 
     __slots__ = (
         "_cancelled",
         "_looked",
+        "_report",
         "attempt",
         "completed",
         "held",
@@ -50,8 +65,10 @@ class JobContext:
         "keep",
         "max_attempts",
         "queue",
+        "reported",
         "schema",
         "state",
+        "stored",
         "task",
         "tick",
     )
@@ -81,6 +98,9 @@ class JobContext:
         self.completed = False
         self._cancelled: threading.Event | None = None
         self._looked = False
+        self.reported: Said | None = None
+        self.stored: Said | None = None
+        self._report: Callable[[Said], None] | None = None
 
     @property
     def cancelled(self) -> threading.Event:
@@ -112,6 +132,30 @@ class JobContext:
                 if event is None:
                     event = self._cancelled = threading.Event()
         return event
+
+    def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
+        """Say how far this attempt is; ``lq.job(id).progress()`` and ``leasequeue jobs show`` tell it.
+
+        It only sets a value, from any thread or coroutine, as often as wanted: the worker writes the newest one about
+        once a second. A retry begins without; the last value of a job that fails for good stays in its history.
+
+        Args:
+            done: how much is done, in any unit.
+            total: how much there is; None where that is not known.
+            note: a few words; more than 500 characters are cut.
+
+        Raises:
+            ConfigurationError: ``done`` or ``total`` is no finite number, or ``note`` no text.
+        """
+        self.report(Said(_number("done", done), None if total is None else _number("total", total), _note(note)))
+
+    def report(self, said: Said) -> None:
+        """What :meth:`progress` was told. For the worker: where the handler runs in a process of its own, that one's context
+        hands it on (``_report``), and the worker's takes it here.
+        """
+        self.reported = said
+        if self._report is not None:
+            self._report(said)
 
     def complete(self, conn: SyncConn, /, result: object = None) -> None:
         """Complete this job in the caller's transaction, so that its effects and its end are one commit.
@@ -153,6 +197,18 @@ class JobContext:
 
     def __repr__(self) -> str:
         return f"<JobContext {self.id} {self.task} attempt {self.attempt}/{self.max_attempts} on {self.queue}>"
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and -_NUMBER_MAX <= value <= _NUMBER_MAX:
+        return value
+    raise ConfigurationError(f"progress: {name} is a number of at most {_NUMBER_MAX:g}, not {value!r:.100}")
+
+
+def _note(note: Any) -> str | None:
+    if note is None or isinstance(note, str):
+        return None if note is None else safe_text(note, _NOTE_CHARS)
+    raise ConfigurationError(f"progress: note is text or None, not {note!r:.100}")
 
 
 def current_job() -> JobContext:

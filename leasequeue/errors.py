@@ -19,7 +19,12 @@
     ├── LeaseRefused               somebody else holds the lease
     ├── LeaseNotTaken              an operator could not take a lease from its holder
     ├── LeaseLost                  this process no longer holds the row in its term
-    └── JobFailed                  the job whose result was asked for has failed
+    └── NoResult                   a job has no result to give
+        ├── JobFailed              it has failed for good
+        ├── JobCancelled           it was cancelled
+        ├── JobExpired             it was not started in time
+        ├── ResultTimeout          it has not ended in the time that was given (a TimeoutError, too)
+        └── ResultUnavailable      nobody can see it: not committed yet, or kept no more
 
 Each message says what happened, what was found and what to do next; what a program needs is in attributes.
 """
@@ -285,5 +290,85 @@ class LeaseLost(LeaseQueueError):
         self.found = found
 
 
-class JobFailed(LeaseQueueError):
-    """The job whose result was asked for has failed for good."""
+class NoResult(LeaseQueueError):
+    """A job has no result to give.
+
+    Args:
+        job_id: the job.
+        task: the name in its row.
+        error: what its history says of its end, or None.
+        retried_as: the id of the job that repeats it, where an operator had it enqueued again, or None.
+    """
+
+    def __init__(self, job_id: int, task: str, what: str, error: str | None, retried_as: int | None) -> None:
+        again = f"; it was enqueued again as job {retried_as}, ask that one" if retried_as is not None else ""
+        super().__init__(f"job {job_id} ({task}) {what}{again}; see `leasequeue jobs show {job_id}`")
+        self.job_id = job_id
+        self.task = task
+        self.error = error
+        self.retried_as = retried_as
+
+
+class JobFailed(NoResult):
+    """The job has failed for good.
+
+    Attributes:
+        error_type: the name of the exception's class, as it was raised in the worker.
+        error_message: its text.
+        traceback: its traceback as text; None where that is not kept any more.
+        attempts: how many there were.
+    """
+
+    def __init__(
+        self,
+        job_id: int,
+        task: str,
+        error: str | None,
+        retried_as: int | None = None,
+        attempts: int = 0,
+        traceback: str | None = None,
+    ) -> None:
+        super().__init__(job_id, task, f"has failed after {attempts} attempt(s): {error}", error, retried_as)
+        self.error_type, _, self.error_message = (error or "").partition(": ")
+        self.attempts = attempts
+        self.traceback = traceback
+
+
+class JobCancelled(NoResult):
+    """The job was cancelled."""
+
+    def __init__(self, job_id: int, task: str, error: str | None, retried_as: int | None = None) -> None:
+        super().__init__(job_id, task, f"was cancelled ({error})", error, retried_as)
+
+
+class JobExpired(NoResult):
+    """The job was not started in time (``expires=``)."""
+
+    def __init__(self, job_id: int, task: str, error: str | None, retried_as: int | None = None) -> None:
+        super().__init__(job_id, task, f"was not run ({error})", error, retried_as)
+
+
+class ResultTimeout(NoResult, TimeoutError):
+    """The job has not ended in the time that was given. It goes on; ask again.
+
+    Attributes:
+        state: where it stands: ``ready``, ``scheduled``, ``leased``, ``suspect`` or ``waiting``.
+    """
+
+    def __init__(self, job_id: int, task: str, state: str, seconds: float) -> None:
+        super().__init__(job_id, task, f"has not ended within {seconds:g} s, it is {state}", None, None)
+        self.state = state
+
+
+class ResultUnavailable(NoResult):
+    """Nobody but the transaction that enqueued it can see the job, or there is nothing left to see."""
+
+    def __init__(self, job_id: int) -> None:
+        super().__init__(
+            job_id,
+            "unknown",
+            "is neither live nor in the history: the transaction that enqueued it has not committed yet (commit first, then "
+            "wait), or was rolled back; or it has ended and its queue keeps no history (keep=0), or no more of it",
+            None,
+            None,
+        )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeGuard, TypeVar
+
+from leasequeue.errors import ConfigurationError
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -80,6 +82,53 @@ class Held:
     holder: uuid.UUID
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a job was when it last said so: ``ctx.progress(done, total, note)``.
+
+    Attributes:
+        total: None where it is not known.
+        at: when that was written, by the database's clock.
+    """
+
+    done: float
+    total: float | None = None
+    note: str | None = None
+    at: dt.datetime | None = None
+
+    @property
+    def fraction(self) -> float | None:
+        """0.0 to 1.0, or None where the total is not known."""
+        return None if not self.total or self.total < 0 else min(1.0, max(0.0, self.done / self.total))
+
+    @classmethod
+    def of(cls, value: object) -> Progress | None:
+        """From the JSON value of a row; None where it is something else, which any SQL may have written."""
+        if not isinstance(value, dict):
+            return None
+        done, total, note, at = (value.get(name) for name in ("done", "total", "note", "at"))
+        if not _is_number(done) or not (total is None or _is_number(total)):
+            return None
+        try:
+            when = dt.datetime.fromisoformat(at) if isinstance(at, str) else None
+        except ValueError:
+            when = None
+        return cls(done, total, note if isinstance(note, str) else None, when)
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+class Asked(Protocol):
+    """What answers the questions of a job."""
+
+    def result(self, id: int, timeout: dt.timedelta | None) -> Any: ...
+    async def aresult(self, id: int, timeout: dt.timedelta | None) -> Any: ...
+    def progress(self, id: int) -> Progress | None: ...
+    async def aprogress(self, id: int) -> Progress | None: ...
+
+
 class Job(Generic[R_co]):
     """What ``enqueue`` returns; ``R`` is the type of the task's result. Immutable in spirit, safe to share.
 
@@ -88,18 +137,64 @@ class Job(Generic[R_co]):
         created: False where another job had the ``unique_key``; ``id`` is then that job's.
         replaced: True where that job waits still and runs with this call's arguments and options in place of its own
             (``on_conflict="replace"``); False where it is new, or was left as it is.
-        task: the name under which it was enqueued.
+        task: the name under which it was enqueued; empty where ``lq.job`` was given none.
         queue: the queue that was asked for (a job that was there before may stand in another one).
     """
 
-    __slots__ = ("created", "id", "queue", "replaced", "task")
+    __slots__ = ("_asked", "created", "id", "queue", "replaced", "task")
 
-    def __init__(self, id: int, created: bool, task: str, queue: str, replaced: bool = False) -> None:
+    def __init__(
+        self, id: int, created: bool, task: str, queue: str, replaced: bool = False, asked: Asked | None = None
+    ) -> None:
+        self._asked = asked
         self.id = id
         self.created = created
         self.replaced = replaced
         self.task = task
         self.queue = queue
+
+    def result(self, timeout: dt.timedelta | None = None) -> R_co:
+        """Wait until the job has ended, and give what its function returned.
+
+        Asks the database over the LeaseQueue's own engine, never over the connection on which it was enqueued: commit
+        first. Each question is a short transaction; 10 ms after the first, later every 250 ms. In a handler it keeps a
+        slot of the worker occupied: with all slots waiting for jobs behind them, none of those will ever run.
+
+        A job that an operator had enqueued again is another job: this one stays as it ended, and the error names it.
+
+        Args:
+            timeout: how long to wait; zero asks once. None waits as long as it takes.
+
+        Raises:
+            JobFailed, JobCancelled, JobExpired: it ended so.
+            ResultTimeout: it has not ended in that time; under ``leasequeue.testing.drain`` at once.
+            ResultUnavailable: at once: it is not committed, or its history is not kept (any more).
+            Undecodable: what is stored does not fit the annotation of the task's result.
+        """
+        found: R_co = self._answers().result(self.id, timeout)
+        return found
+
+    async def aresult(self, timeout: dt.timedelta | None = None) -> R_co:
+        """The async twin of :meth:`result`."""
+        found: R_co = await self._answers().aresult(self.id, timeout)
+        return found
+
+    def progress(self) -> Progress | None:
+        """How far its present attempt is, or was when it failed for good; None where it did not say.
+
+        Raises:
+            ResultUnavailable: it is not committed, or its history is not kept (any more).
+        """
+        return self._answers().progress(self.id)
+
+    async def aprogress(self) -> Progress | None:
+        """The async twin of :meth:`progress`."""
+        return await self._answers().aprogress(self.id)
+
+    def _answers(self) -> Asked:
+        if self._asked is None:
+            raise ConfigurationError(f"{self!r} knows no LeaseQueue to ask: use lq.job({self.id})")
+        return self._asked
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Job) and self.id == other.id and self.created == other.created

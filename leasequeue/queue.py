@@ -25,6 +25,7 @@ from leasequeue.keys import KeyLike
 from leasequeue.lease.offers import Leases
 from leasequeue.limit import RateLike
 from leasequeue.middleware import Chain, Handler
+from leasequeue.result import Answers
 from leasequeue.schedule import Scheduled
 from leasequeue.task import AsyncTask, Call, P, R, Registry, Task, Upgrade, made
 from leasequeue.unique import OnConflict, Options, Until
@@ -83,6 +84,7 @@ class LeaseQueue(Scheduled, Leases, Controlled, Opens):
         self.imports = (imports,) if isinstance(imports, str) else tuple(imports)
         self.tz = tz
         self.registry = Registry()
+        self.answers = Answers(self)
         self.checked = Checked()
         """The databases in which the tables were found to be of a version that this code can use."""
         self._config = Config(schema)
@@ -171,6 +173,12 @@ class LeaseQueue(Scheduled, Leases, Controlled, Opens):
             conn = await conn.execution_options(isolation_level="READ COMMITTED")
             async with conn.begin():
                 yield conn
+
+    @property
+    def lends(self) -> bool:
+        """Whether :meth:`begin` gives the connection of a test that is being drained."""
+        lent = _lent.get()
+        return lent is not None and lent.lq is self
 
     def dispose(self) -> None:
         """Close what is open: our own synchronous engine (a given one is left alone), and what holds leases; those that are
@@ -299,13 +307,28 @@ class LeaseQueue(Scheduled, Leases, Controlled, Opens):
         """
         jobs = _jobs(calls)
         found = run(conn, enqueue_many, self.schema, jobs, self.checked) if jobs else []
-        return [made(each, job) for each, job in zip(found, jobs, strict=True)]
+        return [made(each, job, self) for each, job in zip(found, jobs, strict=True)]
 
     async def aenqueue_many(self, conn: AsyncConn, calls: Iterable[Call[Any]], /) -> list[Job[Any]]:
         """The async twin of :meth:`enqueue_many`."""
         jobs = _jobs(calls)
         found = await arun(conn, enqueue_many, self.schema, jobs, self.checked) if jobs else []
-        return [made(each, job) for each, job in zip(found, jobs, strict=True)]
+        return [made(each, job, self) for each, job in zip(found, jobs, strict=True)]
+
+    @overload
+    def job(self, id: int, task: Task[..., R]) -> Job[R]: ...
+
+    @overload
+    def job(self, id: int) -> Job[Any]: ...
+
+    def job(self, id: int, task: Task[..., Any] | None = None) -> Job[Any]:
+        """A job whose id is known, to ask for its result or progress. Asks nothing by itself.
+
+        Args:
+            task: its task, which gives the type of the result. The value is rebuilt by the task whose name the job
+                carries, if that is registered here; otherwise it is the plain JSON value.
+        """
+        return Job(id, False, task.name if task else "", task.queue if task else "", asked=self.answers)
 
     # What a worker process uses
 

@@ -9,11 +9,11 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar
 
-from leasequeue import naming
+from leasequeue import naming, result
 from leasequeue.codec import Signature
 from leasequeue.db.enqueue import enqueue_one
 from leasequeue.db.kinds import AsyncConn, SyncConn
-from leasequeue.db.program import Checked, arun, run
+from leasequeue.db.program import arun, run
 from leasequeue.errors import ConfigurationError, DuplicateTask, UnknownTask
 from leasequeue.gate import gate
 from leasequeue.job import PRIORITY_MAX, PRIORITY_MIN, Enqueued, Job, NewJob
@@ -31,14 +31,11 @@ NOT_UNIQUE = Options()
 Upgrade = Callable[[dict[str, Any]], Mapping[str, Any]]
 
 
-class Home(Protocol):
+class Home(result.Home, Protocol):
     """What a task needs of the LeaseQueue that it belongs to."""
 
     @property
-    def schema(self) -> str: ...
-
-    @property
-    def checked(self) -> Checked: ...
+    def answers(self) -> result.Answers: ...
 
 
 class Call(Generic[R_co]):
@@ -145,7 +142,8 @@ class Task(Generic[P, R]):
             SchemaMismatch: the tables are missing or of another version.
         """
         job = self._job(args, kwargs)
-        return made(run(conn, enqueue_one, self.home.schema, job, self.home.checked), job)
+        found = run(conn, enqueue_one, self.home.schema, job, self.home.checked)
+        return made(found, job, self.home)
 
     async def aenqueue(self, conn: AsyncConn, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """The async twin of :meth:`enqueue`.
@@ -156,7 +154,8 @@ class Task(Generic[P, R]):
             args, kwargs: those of the function.
         """
         job = self._job(args, kwargs)
-        return made(await arun(conn, enqueue_one, self.home.schema, job, self.home.checked), job)
+        found = await arun(conn, enqueue_one, self.home.schema, job, self.home.checked)
+        return made(found, job, self.home)
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """The task with these arguments, to be handed to ``enqueue_many``; checked and encoded at once.
@@ -268,9 +267,9 @@ class AsyncTask(Task[P, R]):
         return self.function(*args, **kwargs)  # type: ignore[no-any-return]  # as in Task
 
 
-def made(found: Enqueued, job: NewJob) -> Job[Any]:
+def made(found: Enqueued, job: NewJob, home: Home) -> Job[Any]:
     """What a caller gets of a call that is enqueued."""
-    return Job(found.id, found.created, job.task, job.queue, found.replaced)
+    return Job(found.id, found.created, job.task, job.queue, found.replaced, home.answers)
 
 
 class Registry:

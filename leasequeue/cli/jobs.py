@@ -71,13 +71,13 @@ def list_(
 def _live_table(rows: tuple[query.JobRow, ...]) -> object:
     from leasequeue.cli import render
 
-    columns = (">id", "state", "queue", "task", ">priority", ">attempt", "due", "on", "arguments")
+    columns = (">id", "state", "queue", "task", ">priority", ">attempt", "due", "on", "progress", "arguments")
     return render.table(
         "",
         columns,
         [
             (row.id, row.state, row.queue, row.task, row.priority, _attempt(row), render.time(row.available_at),
-             row.worker, row.args_preview)
+             row.worker, render.progress(row.progress), row.args_preview)
             for row in rows
         ],
     )  # fmt: skip
@@ -146,6 +146,8 @@ def show(url: str | None, schema: str | None, id: int, as_json: bool) -> None:
 def _facts(job: query.JobDetail) -> list[tuple[str, str]]:
     from leasequeue.cli.render import pretty, since, time
 
+    meta = {name: value for name, value in job.meta.items() if name != "progress"}
+
     row = job.row
 
     def moment(at: object) -> str:
@@ -163,6 +165,7 @@ def _facts(job: query.JobDetail) -> list[tuple[str, str]]:
         "due": moment(row.available_at),
         "start by": f"{moment(job.start_by)}, or it expires" if job.start_by else "",
         "started": moment(row.started_at),
+        "progress": _progress(job),
         "held by": f"{row.worker or 'a worker without a row'}, term {job.term}" if row.state == "leased" else "",
         "lease until": moment(row.expires_at),
         "asked to stop": moment(job.cancel_requested_at),
@@ -177,9 +180,19 @@ def _facts(job: query.JobDetail) -> list[tuple[str, str]]:
         "arguments": pretty(job.args),
         "result": "" if job.result is None else pretty(job.result),
         "error": job.error or "",
-        "meta": pretty(job.meta) if job.meta else "",
+        "meta": pretty(meta) if meta else "",
     }
     return [(name, text) for name, text in facts.items() if text]
+
+
+def _progress(job: query.JobDetail) -> str:
+    from leasequeue.cli.render import progress, since
+
+    said = job.row.progress
+    if said is None:
+        return ""
+    note = f", {said.note}" if said.note else ""
+    return f"{progress(said)}{note}" + (f" ({since(said.at, job.at)})" if said.at else "")
 
 
 @jobs.command(short_help="Run jobs as soon as possible, or again.")

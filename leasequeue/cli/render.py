@@ -14,13 +14,16 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from leasequeue.job import Progress
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _UNBOUNDED = 100_000
@@ -103,6 +106,16 @@ def since(at: dt.datetime | None, now: dt.datetime | None) -> str:
         return ""
     seconds = (now - at).total_seconds()
     return f"{duration(seconds)} ago" if seconds >= 0 else f"in {duration(-seconds)}"
+
+
+def progress(said: Progress | None) -> str:
+    """``30/120 (25 %)``, or ``30`` where the total is not known; empty for None."""
+    if said is None:
+        return ""
+    if said.total is None:
+        return f"{said.done:g}"
+    share = "" if said.fraction is None else f" ({said.fraction:.0%})".replace("%", " %")
+    return f"{said.done:g}/{said.total:g}{share}"
 
 
 def pretty(value: Any) -> str:

@@ -37,7 +37,7 @@ _RETRY_FINISHED = """WITH old AS MATERIALIZED (
 ), new AS (
     INSERT INTO {s}.leasequeue_job (queue, task, args, meta, priority, max_attempts, state,
         limit_key, limit_max, rate_max, rate_seconds)
-    SELECT queue, task, args, coalesce(meta, '{{}}') - ARRAY['put_back', 'returned', 'retried_as']
+    SELECT queue, task, args, coalesce(meta, '{{}}') - ARRAY['put_back', 'returned', 'retried_as', 'progress']
             || jsonb_build_object('retry_of', id),
         coalesce((options ->> 'priority')::smallint, 0), (options ->> 'max_attempts')::int,
         CASE WHEN options ->> 'limit_key' IS NULL THEN 'r' ELSE 'g' END::"char", options ->> 'limit_key',

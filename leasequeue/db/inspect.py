@@ -142,11 +142,12 @@ _STATE = """CASE job.state WHEN 'r' THEN CASE WHEN job.available_at <= now() THE
 _LIVE_ROW = f"""job.id, {_STATE}, job.queue, job.task, left(job.args::text, {PREVIEW_CHARS + 1}), job.priority,
     job.attempt, job.max_attempts, job.abandoned, extract(epoch FROM job.created_at)::float8,
     extract(epoch FROM job.available_at)::float8, extract(epoch FROM job.claimed_at)::float8,
-    extract(epoch FROM job.expires_at)::float8, NULL::float8, worker.host || ':' || worker.pid, NULL::text"""
+    extract(epoch FROM job.expires_at)::float8, NULL::float8, worker.host || ':' || worker.pid, NULL::text,
+    job.progress::text"""
 _FINISHED_ROW = f"""job.id, job.outcome, job.queue, job.task, left(job.args::text, {PREVIEW_CHARS + 1}), NULL::smallint,
     job.attempt, NULL::int, job.abandoned, extract(epoch FROM job.enqueued_at)::float8, NULL::float8,
     extract(epoch FROM job.started_at)::float8, NULL::float8, extract(epoch FROM job.finished_at)::float8, NULL::text,
-    left(job.error, {PREVIEW_CHARS + 1})"""
+    left(job.error, {PREVIEW_CHARS + 1}), (job.meta -> 'progress')::text"""
 
 _WANTED = "(%(queue)s::text IS NULL OR queue = %(queue)s) AND (%(task)s::text IS NULL OR task = %(task)s)"
 

@@ -129,8 +129,12 @@ _OPTIONS = """nullif(jsonb_strip_nulls(jsonb_build_object('priority', nullif(pri
         'workflow', workflow)), '{{}}')"""
 
 HISTORY = "id, queue, task, args, outcome, attempt, abandoned, enqueued_at, started_at, finished_at"
-_ENDED = "id, queue, task, args, attempt, abandoned, created_at, claimed_at, meta, term"
-FAILED = f"{_ENDED}, limit_key, {_OPTIONS} AS options"
+_OF_END = "id, queue, task, args, attempt, abandoned, created_at, claimed_at"
+_ENDED = f"{_OF_END}, meta, term"
+# How far it was says something of a job that has not succeeded.
+_META = """CASE WHEN progress IS NULL THEN meta
+        ELSE coalesce(meta, '{{}}') || jsonb_build_object('progress', progress) END AS meta"""
+FAILED = f"{_OF_END}, {_META}, term, limit_key, {_OPTIONS} AS options"
 CHILDLESS = "id = ANY(ARRAY(SELECT id FROM k)) AND children IS NULL"
 
 # What the history says of a job that was not started in time.

@@ -8,8 +8,9 @@ A key is kept by one of two rows, or by both::
 Locks: a call waits for the transaction that inserted a row with its key, took the hold, or replaces the same job, until
 that one has ended; then it goes by what it finds: case 27 is that such a call must not be dropped, since the other may
 have rolled back. Within one call all holds are taken before any row, and each sort in the order of the keys, so that two
-calls that use their keys in the same way do not wait for each other. Two transactions that take common keys in several
-calls can: the server ends one.
+calls that use their keys in the same way do not wait in a circle, save where a key that was taken is free a moment later:
+it is then taken after those behind it (seen once in 22,000 calls over a dozen keys). Two transactions that take common keys in
+several calls can at any time. The server ends one of the two.
 
 Every answer is that of the statement that settled its key: what is unsettled alone is tried again, since a second
 insert of a key that we created would report it as found.

@@ -8,6 +8,7 @@ from typing import Any
 
 from leasequeue.db.inspect import PREVIEW_CHARS
 from leasequeue.errors import ConfigurationError, JobNotFound
+from leasequeue.job import Progress
 from leasequeue.ops.asking import Desk, from_json, moment
 from leasequeue.ops.status import QUEUES_MAX, queue_names
 
@@ -30,6 +31,7 @@ class JobRow:
         args_preview: the beginning of its arguments as JSON text.
         worker: ``host:pid`` of the process that holds it, where that has a row.
         started_at: of its last attempt.
+        progress: how far it said it is; of one that failed or was cancelled, how far it was.
     """
 
     id: int
@@ -48,6 +50,7 @@ class JobRow:
     finished_at: dt.datetime | None
     worker: str | None
     error_preview: str | None
+    progress: Progress | None = None
 
     @property
     def is_finished(self) -> bool:
@@ -174,7 +177,7 @@ def show_job(desk: Desk, id: int) -> JobDetail:
     if not rows:
         raise JobNotFound(id)
     row = rows[0]
-    args, meta, unique_key, limit_key, holder, term, cancel, result, now = row[16:25]
+    args, meta, unique_key, limit_key, holder, term, cancel, result, now = row[17:26]
     failures = desk.ask("job_failures", {"id": id, "limit": FAILURES_SHOWN})
     decoded = from_json(meta)
     return JobDetail(
@@ -188,8 +191,8 @@ def show_job(desk: Desk, id: int) -> JobDetail:
         term=term,
         cancel_requested_at=moment(cancel),
         result=from_json(result),
-        error=row[25],
-        start_by=moment(row[26]) if len(row) > 26 else None,
+        error=row[26],
+        start_by=moment(row[27]) if len(row) > 27 else None,
         failures=tuple(
             Failure(f[0], f[1], f[2], f[3], f[4], moment(f[5]), moment(f[6]), moment(f[7])) for f in failures
         ),
@@ -215,6 +218,7 @@ def job_row(row: tuple[Any, ...]) -> JobRow:
         finished_at=moment(row[13]),
         worker=row[14],
         error_preview=_cut(row[15]),
+        progress=Progress.of(from_json(row[16])),
     )
 
 

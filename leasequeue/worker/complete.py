@@ -27,6 +27,7 @@ from leasequeue.worker.hand import Claimed, Ended, Failure, Hand, Outcome
 if TYPE_CHECKING:
     from leasequeue.db.connect import Link
     from leasequeue.worker.page import Page
+    from leasequeue.worker.progress import ProgressWriter
 
 log = logging.getLogger("leasequeue.job")
 
@@ -75,6 +76,7 @@ class Completer(Loop):
         self._unknown_tasks_said: set[str] = set()
         self.finish: Callable[[Ended | None], None] = self._intake.put
         self.freed: Callable[[], None] = lambda: None
+        self.progress: ProgressWriter | None = None
         self.completed = 0
         self.failed = 0
         self.refused = 0
@@ -111,6 +113,8 @@ class Completer(Loop):
                     kind = "unkept"
             groups.setdefault((ended.outcome, job.holder, kind), []).append(ended)
         for group, members in groups.items():
+            if self.progress is not None and group[0] in (Outcome.FAILED_FOR_GOOD, Outcome.CANCELLED):
+                self.progress.write(self.link, [ended.job for ended in members])
             # What was written leaves the batch at once: if the connection breaks later, it is not written again.
             self._write(group, members)
             written = set(map(id, members))

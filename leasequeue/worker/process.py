@@ -42,6 +42,7 @@ from leasequeue.worker.hand import Claimed, Ended, Hand, Holder, Outcome, Slots,
 from leasequeue.worker.options import WorkerOptions
 from leasequeue.worker.page import Page
 from leasequeue.worker.pipe import Pipe
+from leasequeue.worker.progress import ProgressWriter
 from leasequeue.worker.renew import Renewer
 from leasequeue.worker.strays import Strays
 from leasequeue.worker.suspects import SuspectClaimer
@@ -136,7 +137,8 @@ class Process:
             self.counters,
             options.ttl_seconds,
         )
-        chores: list[Callable[[Link], None]] = [strays.release, self.wake_mode.prove, self._presence]
+        self.completer.progress = progress = ProgressWriter(schema, self.hand)
+        chores: list[Callable[[Link], None]] = [strays.release, self.wake_mode.prove, self._presence, progress]
         if not alone:
             chores += [
                 Sweep(sql, self.claimer.rescan, options.max_abandoned),

@@ -4,13 +4,16 @@ purpose.
 
 from __future__ import annotations
 
+import datetime as dt
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
-from leasequeue import Job, LeaseQueue
+from leasequeue import ConfigurationError, InvalidArguments, Job, LeaseQueue
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.direct_only  # the first connection holds its server connection while the second waits
@@ -88,3 +91,118 @@ def test_two_bulks_over_the_same_keys_do_not_deadlock(lq: LeaseQueue, send: Any)
     ids = [{key: job.id for key, job in zip(order, jobs, strict=True)} for order, jobs in zip(ways, found, strict=True)]
     assert all(each == ids[0] for each in ids)
     assert sum(job.created for jobs in found for job in jobs) == len(keys)
+
+
+# A key for a period, and replacing: the same two connections.
+
+
+@pytest.mark.parametrize("ends_in", ["rollback", "commit"])
+def test_the_second_waits_for_the_first_to_take_the_period(
+    database: Any, lq: LeaseQueue, send: Any, pool: ThreadPoolExecutor, ends_in: str
+) -> None:
+    hourly = send.options(unique_for=dt.timedelta(hours=1))
+    with lq.engine.connect() as conn:
+        first = hourly.enqueue(conn, 1)
+        waiting: Future[Job[Any]] = pool.submit(hourly.enqueue, lq, 2)
+        wait_for_the_lock(database)
+        getattr(conn, ends_in)()
+        job = waiting.result(timeout=10)
+    assert job.created is (ends_in == "rollback")
+    assert database.execute("SELECT id FROM leasequeue_job") == [(job.id,)]
+    assert database.execute("SELECT job_id FROM leasequeue_hold") == [(job.id,)]
+    assert (job.id == first.id) is (ends_in == "commit")
+
+
+@pytest.mark.parametrize("way", ["life", "period"])
+@pytest.mark.parametrize("then", ["claimed", "ended", "nothing"])
+def test_a_call_that_replaces_goes_by_what_the_row_says_after_the_wait(
+    database: Any, lq: LeaseQueue, send: Any, pool: ThreadPoolExecutor, then: str, way: str
+) -> None:
+    """A claim has the row locked and has not committed. What the call saw before, a row that waits, is no reason."""
+    last = send.options(on_conflict="replace", unique_for=dt.timedelta(hours=1) if way == "period" else None)
+    first = last.enqueue(lq, 1)
+    claimer = database.connect()
+    what = {
+        "claimed": "UPDATE leasequeue_job SET state = 'l', holder = gen_random_uuid(), term = 1, expires_at = now() + '1 h'",
+        "ended": "DELETE FROM leasequeue_job",
+        "nothing": "SELECT FROM leasequeue_job FOR UPDATE",
+    }[then]
+    claimer.execute(what)
+    waiting: Future[Job[Any]] = pool.submit(last.enqueue, lq, 2)
+    wait_for_the_lock(database)
+    claimer.commit()
+    job = waiting.result(timeout=10)
+    rows = database.execute("SELECT id, args -> 'user_id' FROM leasequeue_job")
+    if then == "ended" and way == "life":
+        assert (job.created, rows) == (True, [(job.id, 2)]), "the key is free: this is the job"
+    else:
+        assert (job.id, job.created, job.replaced) == (first.id, False, then == "nothing")
+        assert rows == {"claimed": [(first.id, 1)], "ended": [], "nothing": [(first.id, 2)]}[then]
+
+
+def test_two_transactions_with_opposite_orders_cost_one_of_them(
+    lq: LeaseQueue, send: Any, pool: ThreadPoolExecutor, database: Any
+) -> None:
+    """What docs/uniqueness.md says of them: the server ends one, and the other goes on."""
+    a, b = send.options(unique_key="a"), send.options(unique_key="b")
+    with lq.engine.connect() as one, lq.engine.connect() as two:
+        a.enqueue(one, 1)
+        b.enqueue(two, 1)
+        waiting: Future[Job[Any]] = pool.submit(b.enqueue, one, 2)
+        wait_for_the_lock(database)
+        errors: list[str] = []
+        for attempt in (lambda: a.enqueue(two, 2), lambda: waiting.result(timeout=10)):
+            try:
+                attempt()
+            except OperationalError as error:
+                errors.append(str(error))
+                two.rollback()
+        assert ["deadlock detected" in error for error in errors] == [True]
+
+
+def test_a_claim_frees_a_key_that_is_kept_until_started(database: Any, lq: LeaseQueue, send: Any) -> None:
+    from leasequeue.db.jobs import job_statements
+
+    started = send.options(unique="until_started")
+    first, again = started.enqueue(lq, 1), started.enqueue(lq, 2)
+    claim: Any = job_statements(lq.schema).claim
+    lanes = {"queue": "default", "priorities": [0], "floors": [0.0], "floor_ids": [0]}
+    params = lanes | {"k": 1, "me": uuid.uuid4(), "ttl": 9.0}
+    assert len(database.execute(claim, params)) == 1
+    later = started.enqueue(lq, 3)
+    assert (again.id, again.created, later.created) == (first.id, False, True)
+    database.execute(
+        "UPDATE leasequeue_job SET state = 'r', holder = NULL, expires_at = NULL WHERE id = %s", [first.id]
+    )  # as for a retry
+    assert database.execute("SELECT id, unique_key FROM leasequeue_job ORDER BY id") == [
+        (first.id, None),
+        (later.id, "u7"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ({"unique": "until_started"}, "say what a unique_key does"),
+        ({"on_conflict": "raise"}, "say what a unique_key does"),
+        ({"unique_key": "k", "unique": "until_done"}, "'until_finished' or 'until_started'"),
+        ({"unique_key": "k", "on_conflict": "ignore"}, "'existing', 'replace' or 'raise'"),
+        ({"unique_key": "k", "unique_for": dt.timedelta(0)}, "positive timedelta"),
+        ({"unique_key": "k", "unique_for": 60}, "positive timedelta"),
+        ({"unique_key": "k" * 513}, "512 bytes"),
+        ({"unique_key": lambda nobody: "k"}, "has no such parameter"),
+        ({"unique_key": 7}, "a text or a plain function"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(options: dict[str, Any], wrong: str) -> None:
+    lq = LeaseQueue()
+
+    def send(user_id: int) -> None: ...
+
+    with pytest.raises(ConfigurationError, match=wrong):
+        lq.task(name="send", **options)(send)
+    plain = lq.task(name="plain")(send)
+    with pytest.raises(ConfigurationError, match=wrong):
+        plain.options(**options)
+    with pytest.raises(InvalidArguments, match="unique_key"):
+        plain.options(unique_key=lambda user_id: 7).call(1)  # type: ignore[arg-type,return-value]

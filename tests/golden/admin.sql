@@ -20,7 +20,7 @@ WITH old AS MATERIALIZED (
 ), new AS (
     INSERT INTO "app".leasequeue_job (queue, task, args, meta, priority, max_attempts, state,
         limit_key, limit_max, rate_max, rate_seconds)
-    SELECT queue, task, args, coalesce(meta, '{}') - ARRAY['put_back', 'returned', 'retried_as']
+    SELECT queue, task, args, coalesce(meta, '{}') - ARRAY['put_back', 'returned', 'retried_as', 'progress']
             || jsonb_build_object('retry_of', id),
         coalesce((options ->> 'priority')::smallint, 0), (options ->> 'max_attempts')::int,
         CASE WHEN options ->> 'limit_key' IS NULL THEN 'r' ELSE 'g' END::"char", options ->> 'limit_key',
@@ -38,7 +38,8 @@ WITH k AS MATERIALIZED (
     SELECT id FROM "app".leasequeue_job WHERE id = %(id)s AND children IS NULL AND (state <> 'l' OR expires_at < now())
     FOR UPDATE SKIP LOCKED
 ), d AS (
-    DELETE FROM "app".leasequeue_job WHERE id = ANY(ARRAY(SELECT id FROM k)) AND children IS NULL RETURNING id, queue, task, args, attempt, abandoned, created_at, claimed_at, meta, term, limit_key, nullif(jsonb_strip_nulls(jsonb_build_object('priority', nullif(priority, 0), 'max_attempts', max_attempts,
+    DELETE FROM "app".leasequeue_job WHERE id = ANY(ARRAY(SELECT id FROM k)) AND children IS NULL RETURNING id, queue, task, args, attempt, abandoned, created_at, claimed_at, CASE WHEN progress IS NULL THEN meta
+        ELSE coalesce(meta, '{}') || jsonb_build_object('progress', progress) END AS meta, term, limit_key, nullif(jsonb_strip_nulls(jsonb_build_object('priority', nullif(priority, 0), 'max_attempts', max_attempts,
         'limit_key', limit_key, 'limit_max', limit_max, 'rate_max', rate_max, 'rate_seconds', rate_seconds,
         'workflow', workflow)), '{}') AS options
 ), w AS (

@@ -126,7 +126,8 @@ SELECT seen.count, job.id, CASE job.state WHEN 'r' THEN CASE WHEN job.available_
         WHEN 'l' THEN 'leased' WHEN 'q' THEN 'suspect' ELSE 'waiting' END, job.queue, job.task, left(job.args::text, 201), job.priority,
     job.attempt, job.max_attempts, job.abandoned, extract(epoch FROM job.created_at)::float8,
     extract(epoch FROM job.available_at)::float8, extract(epoch FROM job.claimed_at)::float8,
-    extract(epoch FROM job.expires_at)::float8, NULL::float8, worker.host || ':' || worker.pid, NULL::text
+    extract(epoch FROM job.expires_at)::float8, NULL::float8, worker.host || ':' || worker.pid, NULL::text,
+    job.progress::text
 FROM (SELECT count(*) FROM seen) AS seen
 LEFT JOIN "app".leasequeue_job AS job ON job.id = ANY(ARRAY(SELECT id FROM wanted))
 LEFT JOIN "app".leasequeue_worker AS worker ON worker.id = (left(job.holder::text, 28) || '00000000')::uuid
@@ -158,7 +159,8 @@ SELECT seen.count, job.id, CASE job.state WHEN 'r' THEN CASE WHEN job.available_
         WHEN 'l' THEN 'leased' WHEN 'q' THEN 'suspect' ELSE 'waiting' END, job.queue, job.task, left(job.args::text, 201), job.priority,
     job.attempt, job.max_attempts, job.abandoned, extract(epoch FROM job.created_at)::float8,
     extract(epoch FROM job.available_at)::float8, extract(epoch FROM job.claimed_at)::float8,
-    extract(epoch FROM job.expires_at)::float8, NULL::float8, worker.host || ':' || worker.pid, NULL::text
+    extract(epoch FROM job.expires_at)::float8, NULL::float8, worker.host || ':' || worker.pid, NULL::text,
+    job.progress::text
 FROM (SELECT count(*) FROM seen) AS seen
 LEFT JOIN "app".leasequeue_job AS job ON job.id = ANY(ARRAY(SELECT id FROM wanted))
 LEFT JOIN "app".leasequeue_worker AS worker ON worker.id = (left(job.holder::text, 28) || '00000000')::uuid
@@ -190,7 +192,8 @@ SELECT seen.count, job.id, CASE job.state WHEN 'r' THEN CASE WHEN job.available_
         WHEN 'l' THEN 'leased' WHEN 'q' THEN 'suspect' ELSE 'waiting' END, job.queue, job.task, left(job.args::text, 201), job.priority,
     job.attempt, job.max_attempts, job.abandoned, extract(epoch FROM job.created_at)::float8,
     extract(epoch FROM job.available_at)::float8, extract(epoch FROM job.claimed_at)::float8,
-    extract(epoch FROM job.expires_at)::float8, NULL::float8, worker.host || ':' || worker.pid, NULL::text
+    extract(epoch FROM job.expires_at)::float8, NULL::float8, worker.host || ':' || worker.pid, NULL::text,
+    job.progress::text
 FROM (SELECT count(*) FROM seen) AS seen
 LEFT JOIN "app".leasequeue_job AS job ON job.id = ANY(ARRAY(SELECT id FROM wanted))
 LEFT JOIN "app".leasequeue_worker AS worker ON worker.id = (left(job.holder::text, 28) || '00000000')::uuid
@@ -206,7 +209,8 @@ SELECT seen.count, job.id, CASE job.state WHEN 'r' THEN CASE WHEN job.available_
         WHEN 'l' THEN 'leased' WHEN 'q' THEN 'suspect' ELSE 'waiting' END, job.queue, job.task, left(job.args::text, 201), job.priority,
     job.attempt, job.max_attempts, job.abandoned, extract(epoch FROM job.created_at)::float8,
     extract(epoch FROM job.available_at)::float8, extract(epoch FROM job.claimed_at)::float8,
-    extract(epoch FROM job.expires_at)::float8, NULL::float8, worker.host || ':' || worker.pid, NULL::text
+    extract(epoch FROM job.expires_at)::float8, NULL::float8, worker.host || ':' || worker.pid, NULL::text,
+    job.progress::text
 FROM (SELECT count(*) FROM seen) AS seen
 LEFT JOIN "app".leasequeue_job AS job ON job.id = ANY(ARRAY(SELECT id FROM wanted))
 LEFT JOIN "app".leasequeue_worker AS worker ON worker.id = (left(job.holder::text, 28) || '00000000')::uuid
@@ -222,7 +226,8 @@ SELECT seen.count, job.id, CASE job.state WHEN 'r' THEN CASE WHEN job.available_
         WHEN 'l' THEN 'leased' WHEN 'q' THEN 'suspect' ELSE 'waiting' END, job.queue, job.task, left(job.args::text, 201), job.priority,
     job.attempt, job.max_attempts, job.abandoned, extract(epoch FROM job.created_at)::float8,
     extract(epoch FROM job.available_at)::float8, extract(epoch FROM job.claimed_at)::float8,
-    extract(epoch FROM job.expires_at)::float8, NULL::float8, worker.host || ':' || worker.pid, NULL::text
+    extract(epoch FROM job.expires_at)::float8, NULL::float8, worker.host || ':' || worker.pid, NULL::text,
+    job.progress::text
 FROM (SELECT count(*) FROM seen) AS seen
 LEFT JOIN "app".leasequeue_job AS job ON job.id = ANY(ARRAY(SELECT id FROM wanted))
 LEFT JOIN "app".leasequeue_worker AS worker ON worker.id = (left(job.holder::text, 28) || '00000000')::uuid
@@ -238,7 +243,8 @@ SELECT seen.count, job.id, CASE job.state WHEN 'r' THEN CASE WHEN job.available_
         WHEN 'l' THEN 'leased' WHEN 'q' THEN 'suspect' ELSE 'waiting' END, job.queue, job.task, left(job.args::text, 201), job.priority,
     job.attempt, job.max_attempts, job.abandoned, extract(epoch FROM job.created_at)::float8,
     extract(epoch FROM job.available_at)::float8, extract(epoch FROM job.claimed_at)::float8,
-    extract(epoch FROM job.expires_at)::float8, NULL::float8, worker.host || ':' || worker.pid, NULL::text
+    extract(epoch FROM job.expires_at)::float8, NULL::float8, worker.host || ':' || worker.pid, NULL::text,
+    job.progress::text
 FROM (SELECT count(*) FROM seen) AS seen
 LEFT JOIN "app".leasequeue_job AS job ON job.id = ANY(ARRAY(SELECT id FROM wanted))
 LEFT JOIN "app".leasequeue_worker AS worker ON worker.id = (left(job.holder::text, 28) || '00000000')::uuid
@@ -254,7 +260,7 @@ WITH seen AS MATERIALIZED (
 SELECT seen.count, job.id, job.outcome, job.queue, job.task, left(job.args::text, 201), NULL::smallint,
     job.attempt, NULL::int, job.abandoned, extract(epoch FROM job.enqueued_at)::float8, NULL::float8,
     extract(epoch FROM job.started_at)::float8, NULL::float8, extract(epoch FROM job.finished_at)::float8, NULL::text,
-    left(job.error, 201)
+    left(job.error, 201), (job.meta -> 'progress')::text
 FROM (SELECT count(*) FROM seen) AS seen
 LEFT JOIN "app".leasequeue_finished AS job ON job.id = ANY(ARRAY(SELECT id FROM wanted))
 
@@ -270,7 +276,7 @@ WITH seen AS MATERIALIZED (
 SELECT seen.count, job.id, job.outcome, job.queue, job.task, left(job.args::text, 201), NULL::smallint,
     job.attempt, NULL::int, job.abandoned, extract(epoch FROM job.enqueued_at)::float8, NULL::float8,
     extract(epoch FROM job.started_at)::float8, NULL::float8, extract(epoch FROM job.finished_at)::float8, NULL::text,
-    left(job.error, 201)
+    left(job.error, 201), (job.meta -> 'progress')::text
 FROM (SELECT count(*) FROM seen) AS seen
 LEFT JOIN "app".leasequeue_finished AS job ON job.id = ANY(ARRAY(SELECT id FROM wanted))
 
@@ -281,7 +287,8 @@ SELECT job.id, CASE job.state WHEN 'r' THEN CASE WHEN job.available_at <= now() 
         WHEN 'l' THEN 'leased' WHEN 'q' THEN 'suspect' ELSE 'waiting' END, job.queue, job.task, left(job.args::text, 201), job.priority,
     job.attempt, job.max_attempts, job.abandoned, extract(epoch FROM job.created_at)::float8,
     extract(epoch FROM job.available_at)::float8, extract(epoch FROM job.claimed_at)::float8,
-    extract(epoch FROM job.expires_at)::float8, NULL::float8, worker.host || ':' || worker.pid, NULL::text, job.args::text, job.meta::text, job.unique_key, job.limit_key, job.holder::text, job.term,
+    extract(epoch FROM job.expires_at)::float8, NULL::float8, worker.host || ':' || worker.pid, NULL::text,
+    job.progress::text, job.args::text, job.meta::text, job.unique_key, job.limit_key, job.holder::text, job.term,
     extract(epoch FROM job.cancel_requested_at)::float8, NULL::text, extract(epoch FROM now())::float8, NULL::text,
     extract(epoch FROM job.start_by)::float8
 FROM "app".leasequeue_job AS job LEFT JOIN "app".leasequeue_worker AS worker ON worker.id = (left(job.holder::text, 28) || '00000000')::uuid WHERE job.id = %(id)s;
@@ -290,7 +297,7 @@ FROM "app".leasequeue_job AS job LEFT JOIN "app".leasequeue_worker AS worker ON 
 SELECT job.id, job.outcome, job.queue, job.task, left(job.args::text, 201), NULL::smallint,
     job.attempt, NULL::int, job.abandoned, extract(epoch FROM job.enqueued_at)::float8, NULL::float8,
     extract(epoch FROM job.started_at)::float8, NULL::float8, extract(epoch FROM job.finished_at)::float8, NULL::text,
-    left(job.error, 201), job.args::text, job.meta::text, NULL::text, NULL::text, NULL::text, NULL::bigint,
+    left(job.error, 201), (job.meta -> 'progress')::text, job.args::text, job.meta::text, NULL::text, NULL::text, NULL::text, NULL::bigint,
     NULL::float8, job.result::text, extract(epoch FROM now())::float8, job.error
 FROM "app".leasequeue_finished AS job WHERE job.id = %(id)s;
 

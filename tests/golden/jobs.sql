@@ -124,7 +124,8 @@ RETURNING job_id;
 WITH k AS MATERIALIZED (
     SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
 ), d AS (
-    DELETE FROM "app".leasequeue_job WHERE id = ANY(ARRAY(SELECT id FROM k)) AND children IS NULL RETURNING id, queue, task, args, attempt, abandoned, created_at, claimed_at, meta, term, limit_key, nullif(jsonb_strip_nulls(jsonb_build_object('priority', nullif(priority, 0), 'max_attempts', max_attempts,
+    DELETE FROM "app".leasequeue_job WHERE id = ANY(ARRAY(SELECT id FROM k)) AND children IS NULL RETURNING id, queue, task, args, attempt, abandoned, created_at, claimed_at, CASE WHEN progress IS NULL THEN meta
+        ELSE coalesce(meta, '{}') || jsonb_build_object('progress', progress) END AS meta, term, limit_key, nullif(jsonb_strip_nulls(jsonb_build_object('priority', nullif(priority, 0), 'max_attempts', max_attempts,
         'limit_key', limit_key, 'limit_max', limit_max, 'rate_max', rate_max, 'rate_seconds', rate_seconds,
         'workflow', workflow)), '{}') AS options
 ), w AS (
@@ -147,7 +148,8 @@ RETURNING id;
 WITH k AS MATERIALIZED (
     SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
 ), d AS (
-    DELETE FROM "app".leasequeue_job WHERE id = ANY(ARRAY(SELECT id FROM k)) AND children IS NULL RETURNING id, queue, task, args, attempt, abandoned, created_at, claimed_at, meta, term, limit_key, nullif(jsonb_strip_nulls(jsonb_build_object('priority', nullif(priority, 0), 'max_attempts', max_attempts,
+    DELETE FROM "app".leasequeue_job WHERE id = ANY(ARRAY(SELECT id FROM k)) AND children IS NULL RETURNING id, queue, task, args, attempt, abandoned, created_at, claimed_at, CASE WHEN progress IS NULL THEN meta
+        ELSE coalesce(meta, '{}') || jsonb_build_object('progress', progress) END AS meta, term, limit_key, nullif(jsonb_strip_nulls(jsonb_build_object('priority', nullif(priority, 0), 'max_attempts', max_attempts,
         'limit_key', limit_key, 'limit_max', limit_max, 'rate_max', rate_max, 'rate_seconds', rate_seconds,
         'workflow', workflow)), '{}') AS options, start_by
 ), w AS (
@@ -286,7 +288,8 @@ WITH d AS (
     DELETE FROM "app".leasequeue_job WHERE id = ANY(ARRAY(
         SELECT id FROM "app".leasequeue_job WHERE state = 'q' AND abandoned >= %(max_abandoned)s AND children IS NULL
         ORDER BY id LIMIT 500 FOR UPDATE SKIP LOCKED)) AND children IS NULL
-    RETURNING id, queue, task, args, attempt, abandoned, created_at, claimed_at, meta, term, limit_key, nullif(jsonb_strip_nulls(jsonb_build_object('priority', nullif(priority, 0), 'max_attempts', max_attempts,
+    RETURNING id, queue, task, args, attempt, abandoned, created_at, claimed_at, CASE WHEN progress IS NULL THEN meta
+        ELSE coalesce(meta, '{}') || jsonb_build_object('progress', progress) END AS meta, term, limit_key, nullif(jsonb_strip_nulls(jsonb_build_object('priority', nullif(priority, 0), 'max_attempts', max_attempts,
         'limit_key', limit_key, 'limit_max', limit_max, 'rate_max', rate_max, 'rate_seconds', rate_seconds,
         'workflow', workflow)), '{}') AS options
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,35 +11,16 @@ from sqlalchemy import create_engine
 
 from leasequeue import ConfigurationError, LeaseQueue
 from leasequeue.db.connect import Link
-from leasequeue.db.urls import Settings
 from leasequeue.ops.asking import Desk
 from leasequeue.ops.query import show_job
 from leasequeue.ops.status import status
 from leasequeue.testing import MovableClock, drain
 from leasequeue.worker.chores import Expiry
 from tests.support.waiting import until
-from tests.support.workers import Worker, workers
+from tests.support.workers import Worker
 
 SECOND = dt.timedelta(seconds=1)
 HISTORY = "SELECT id, outcome, attempt, started_at IS NULL, error FROM leasequeue_finished ORDER BY id"
-
-worker = pytest.fixture(workers)
-
-
-@pytest.fixture
-def lq(database: Any) -> Iterator[LeaseQueue]:
-    made = LeaseQueue(schema=database.schema)
-    made.configure(url=database.url)
-    yield made
-    made.dispose()
-
-
-@pytest.fixture
-def link(database: Any) -> Iterator[Link]:
-    made = Link(Settings.parse(database.url), application_name="test", bound_seconds=20.0)
-    made.connect()
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
-from leasequeue import AsyncTask, Call, Job, LeaseQueue, Task, current_job
+from leasequeue import AsyncTask, Call, Job, LeaseQueue, Progress, Task, current_job
 from leasequeue.context import JobContext
 
 lq = LeaseQueue(imports=["app.tasks.*"], schema="app", lifespan=lambda lq: None)
@@ -20,6 +20,15 @@ lq = LeaseQueue(imports=["app.tasks.*"], schema="app", lifespan=lambda lq: None)
 def send_reminder(user_id: int, channel: str = "email") -> bool:
     assert_type(current_job(), JobContext)
     return True
+
+
+@lq.task(
+    unique_key=lambda account: f"a{account}",
+    unique="until_started",
+    unique_for=dt.timedelta(hours=1),
+    on_conflict="raise",
+)
+def bill(account: int) -> None: ...
 
 
 @lq.task()
@@ -53,6 +62,12 @@ def sync(conn: Connection, session: Session, scoped: scoped_session[Session], ra
     with lq.begin() as own:
         assert_type(own, Connection)
     current_job().complete(session, result={"sent": True})
+    assert_type(send_reminder.enqueue(session, 7).result(dt.timedelta(seconds=1)), bool)
+    assert_type(lq.job(7, send_reminder), Job[bool])
+    assert_type(lq.job(7, task=fetch).result(), bytes)
+    assert_type(lq.job(7), Job[Any])
+    assert_type(lq.job(7).progress(), Progress | None)
+    current_job().progress(1, 2, note="half")
 
 
 def driver() -> None:
@@ -78,6 +93,7 @@ async def asynchronous(
     async with lq.abegin() as own:
         assert_type(own, AsyncConnection)
     await current_job().acomplete(session)
+    assert_type(await (await fetch.aenqueue(session, "u")).aresult(), bytes)
 
 
 plain: Task[..., bool] = send_reminder

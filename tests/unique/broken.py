@@ -6,12 +6,14 @@ import datetime as dt
 from collections.abc import Sequence
 from typing import Any
 
+from sqlalchemy import text
+
 from leasequeue.db import insert, unique
 from leasequeue.db.program import Program, Statement
 from leasequeue.job import Enqueued, NewJob
 
 PERIOD = dt.timedelta(seconds=0.25)
-DELAY = dt.timedelta(milliseconds=3)
+DELAY = dt.timedelta(milliseconds=30)
 
 CONTROLS = {
     "retry all": "there, and reported as created by nobody",
@@ -30,7 +32,7 @@ def break_it(control: str, skew_seconds: float) -> None:
     elif control == "select, then insert":
         module.insert_one, module._settle = _insert_one, _settle_selected
         guarded = unique._held
-        module._held = lambda *shape: Statement(_Text(guarded(*shape).text.replace(_GUARD, "")))
+        module._held = lambda *shape: _said(guarded(*shape).text.replace(_GUARD, ""))
     elif control == "the application's clock":
         right = unique._held
         module._held = lambda *shape: _skewed(right(*shape), skew_seconds)
@@ -71,7 +73,7 @@ def _insert_one(schema: str, job: NewJob, statement: Statement, params: Any) -> 
     rows = yield insert.find_keys(schema), {"p_keys": [job.unique_key]}
     if rows:
         return Enqueued(int(rows[0][0]), False)
-    rows = yield Statement(_Text(_unguarded(statement) + " RETURNING id")), params
+    rows = yield _said(_unguarded(statement) + " RETURNING id"), params
     return Enqueued(int(rows[0][0]), True)
 
 
@@ -84,7 +86,7 @@ def _settle_selected(schema: str, jobs: Sequence[NewJob], leads: dict[str, int])
     if free:
         params = insert.columns(jobs, list(free.values())) | {"p_unique_key": list(free)}
         sql = _unguarded(insert.many(schema, True, False, False)) + " RETURNING id, unique_key"
-        rows = yield Statement(_Text(sql)), params
+        rows = yield _said(sql), params
         settled |= {key: Enqueued(int(id), True) for id, key in rows}
     return settled
 
@@ -103,16 +105,11 @@ def _insert_one_reporting(schema: str, job: NewJob, statement: Statement, params
 
 
 def _skewed(statement: Statement, seconds: float) -> Statement:
-    return Statement(
-        _Text(statement.text.replace("clock_timestamp()", f"(clock_timestamp() + interval '{seconds} s')"))
-    )
+    return _said(statement.text.replace("clock_timestamp()", f"(clock_timestamp() + interval '{seconds} s')"))
 
 
-class _Text:
-    """Stands for a construct whose text is known; only a DBAPI cursor can execute it."""
-
-    def __init__(self, sql: str) -> None:
-        self._sql = sql
-
-    def compile(self, dialect: Any) -> str:
-        return self._sql
+def _said(sql: str) -> Statement:
+    """A statement of which only the text is known; a DBAPI cursor alone can execute it."""
+    made = Statement(text("SELECT"))
+    made._text = sql
+    return made

@@ -110,7 +110,9 @@ class _Enqueuer:
                 conflict = self.random.choice(("existing", "existing", "replace", "existing" if many else "raise"))
                 how[key] = way, conflict
             way, conflict = how[key]
-            options = {"unique": {"f": "until_finished", "s": "until_started", "b": "until_finished"}.get(way)}
+            options: dict[str, Any] = {
+                "unique": {"f": "until_finished", "s": "until_started", "b": "until_finished"}.get(way)
+            }
             if way in "pb":
                 options["unique_for"] = broken.PERIOD
             delay = broken.DELAY if self.random.random() < 0.3 else None
