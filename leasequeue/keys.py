@@ -4,11 +4,27 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from leasequeue.errors import ConfigurationError, InvalidArguments
 
-KeyLike: TypeAlias = "str | Callable[..., str | None]"
+_Text: TypeAlias = str | None
+
+
+class _OfAll(Protocol):
+    def __call__(self, **arguments: Any) -> _Text: ...
+
+
+# Spelled out: of a lambda that is given for Callable[..., str] pyright knows no parameter, and its strict mode says so.
+KeyLike: TypeAlias = (
+    str
+    | Callable[[], _Text]
+    | Callable[[Any], _Text]
+    | Callable[[Any, Any], _Text]
+    | Callable[[Any, Any, Any], _Text]
+    | Callable[[Any, Any, Any, Any], _Text]
+    | _OfAll
+)
 
 
 class Key:

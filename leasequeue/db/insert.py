@@ -127,7 +127,7 @@ def one(schema: str, shape: Shape) -> Statement:
         adding = adding.add_cte(note.cte("lane"))
     if shape.gated:
         # Also where the unique key turns out to be taken: a wake for nothing costs one look.
-        wake = insert(known.wake).from_select(["queue", "key", "due_at"], select(queue, limit_key, due))
+        wake = insert(known.wake).from_select(["queue", "key", "due_at"], select(queue, values["limit_key"], due))
         adding = adding.add_cte(wake.cte("wake"))
     returned: list[Any] = [known.job.c.id]
     if shape.replaces:

@@ -205,4 +205,4 @@ def test_what_makes_no_sense_is_refused(options: dict[str, Any], wrong: str) -> 
     with pytest.raises(ConfigurationError, match=wrong):
         plain.options(**options)
     with pytest.raises(InvalidArguments, match="unique_key"):
-        plain.options(unique_key=lambda user_id: 7).call(1)  # type: ignore[arg-type,return-value]
+        plain.options(unique_key=lambda user_id: 7).call(1)  # type: ignore[arg-type]

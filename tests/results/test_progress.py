@@ -48,7 +48,12 @@ def test_the_newest_value_of_each_is_written_in_one_statement(
     writer = ProgressWriter(lq.schema, hand)
     sent: list[Any] = []
     right = link.run
-    monkeypatch.setattr(link, "run", lambda sql, params: sent.append(params) or right(sql, params))
+
+    def run(sql: str, params: Any) -> Any:
+        sent.append(params)
+        return right(sql, params)
+
+    monkeypatch.setattr(link, "run", run)
     writer(link)
     assert sent == [], "nobody said anything"
     for n in range(1000):

@@ -158,7 +158,12 @@ def test_a_job_that_ends_is_seen_at_every_moment(database: Any, lq: LeaseQueue, 
     """``leasequeue_job`` is left and ``leasequeue_finished`` entered in one commit; two looks could miss it."""
     jobs = [bill.enqueue(lq, NUMBER) for _ in range(100)]
     with ThreadPoolExecutor(1) as pool:
-        ending = pool.submit(lambda: [end(database, job.id, "succeeded") for job in jobs])
+
+        def end_all() -> None:
+            for job in jobs:
+                end(database, job.id, "succeeded")
+
+        ending = pool.submit(end_all)
         for job in jobs:
             seen = run(lq, read_job, lq.schema, job.id, lq.checked)
             while seen is not None and not seen.ended:
