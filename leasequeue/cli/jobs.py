@@ -71,16 +71,17 @@ def list_(
 def _live_table(rows: tuple[query.JobRow, ...]) -> object:
     from leasequeue.cli import render
 
-    columns = (">id", "state", "queue", "task", ">priority", ">attempt", "due", "on", "progress", "arguments")
-    return render.table(
-        "",
-        columns,
-        [
-            (row.id, row.state, row.queue, row.task, row.priority, _attempt(row), render.time(row.available_at),
-             row.worker, render.progress(row.progress), row.args_preview)
-            for row in rows
-        ],
-    )  # fmt: skip
+    columns = [">id", "state", "queue", "task", ">priority", ">attempt", "due", "on", "arguments"]
+    cells: list[list[render.Cell]] = [
+        [row.id, row.state, row.queue, row.task, row.priority, _attempt(row), render.time(row.available_at),
+         row.worker, row.args_preview]
+        for row in rows
+    ]  # fmt: skip
+    if any(row.progress is not None for row in rows):
+        columns.insert(-1, "progress")
+        for row, made in zip(rows, cells, strict=True):
+            made.insert(-1, render.progress(row.progress))
+    return render.table("", columns, cells)
 
 
 def _finished_table(rows: tuple[query.JobRow, ...]) -> object:

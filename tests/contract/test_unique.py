@@ -27,6 +27,7 @@ def rows(database: Any, columns: str = "id, args ->> 'text'") -> list[tuple[Any,
     return found
 
 
+@pytest.mark.direct_only  # the statement is that of test_enqueue, which goes through the pooler
 def test_a_function_makes_the_key_of_the_arguments(bench: Bench, database: Any, send: Any) -> None:
     jobs = [bench.enqueue(send, 7), bench.enqueue(send, user_id=7), bench.enqueue(send, 8), bench.enqueue(send, 0)]
     jobs += [bench.enqueue(send, 0)]
@@ -84,6 +85,7 @@ def test_a_key_for_a_period(bench: Bench, database: Any, send: Any) -> None:
     assert database.execute("SELECT job_id, expires_at > now() + '59 min' FROM leasequeue_hold") == [(later.id, True)]
 
 
+@pytest.mark.direct_only  # the statements are those of the test before
 def test_a_key_for_a_period_and_for_life(bench: Bench, database: Any, send: Any) -> None:
     both = send.options(unique_for=HOUR, unique="until_started", on_conflict="replace")
     first = bench.enqueue(both, 7, "first")

@@ -47,11 +47,13 @@ def run(name: str, folder: Path, database: Database) -> str:
     return done.stdout
 
 
+@pytest.mark.direct_only  # a page says the same on any way to the server
 def test_uniqueness(database: Database, tmp_path: Path) -> None:
     name, printed = program("uniqueness.md", tmp_path)
     assert run(name, tmp_path, database) == printed
 
 
+@pytest.mark.direct_only  # as above
 def test_results(database: Database, tmp_path: Path, worker: Callable[..., Worker]) -> None:
     name, printed = program("results.md", tmp_path)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
