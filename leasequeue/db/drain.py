@@ -19,14 +19,15 @@ from leasequeue.db.program import _WRITE, Program, Statement, Target, run
 
 WRITE = _WRITE
 
-# One row at a time, since the handler of one may enqueue a better one. The lease is of a day: what complete(conn)
-# bounds by it (idle_in_transaction_session_timeout) must not end the test's own transaction.
+# Jobs under limits too: one runs at a time. One row at a time, since the handler of one may enqueue a better one. The lease
+# is of a day: what complete(conn) bounds by it (idle_in_transaction_session_timeout) must not end the test's own transaction.
 _TAKE_READY = """UPDATE {s}.leasequeue_job SET state = 'l', holder = %(me)s, term = nextval('{seq}'),
     expires_at = clock_timestamp() + interval '1 day', attempt = attempt + 1, claimed_at = clock_timestamp(),
     unique_key = CASE WHEN unique_until = 's' THEN NULL ELSE unique_key END
 WHERE id = (
     SELECT id FROM {s}.leasequeue_job
-    WHERE state = 'r' AND available_at <= coalesce(%(now)s::timestamptz, now() + %(shift)s::float8 * interval '1 second')
+    WHERE state IN ('r', 'g')
+      AND available_at <= coalesce(%(now)s::timestamptz, now() + %(shift)s::float8 * interval '1 second')
       AND (%(queues)s::text[] IS NULL OR queue = ANY(%(queues)s::text[]))
     ORDER BY priority DESC, available_at, id LIMIT 1 FOR UPDATE SKIP LOCKED)
 RETURNING id, term, queue, task, args::text, attempt, abandoned, max_attempts,

@@ -4,7 +4,8 @@ UPDATE "app".leasequeue_job SET state = 'l', holder = %(me)s, term = nextval('"a
     unique_key = CASE WHEN unique_until = 's' THEN NULL ELSE unique_key END
 WHERE id = (
     SELECT id FROM "app".leasequeue_job
-    WHERE state = 'r' AND available_at <= coalesce(%(now)s::timestamptz, now() + %(shift)s::float8 * interval '1 second')
+    WHERE state IN ('r', 'g')
+      AND available_at <= coalesce(%(now)s::timestamptz, now() + %(shift)s::float8 * interval '1 second')
       AND (%(queues)s::text[] IS NULL OR queue = ANY(%(queues)s::text[]))
     ORDER BY priority DESC, available_at, id LIMIT 1 FOR UPDATE SKIP LOCKED)
 RETURNING id, term, queue, task, args::text, attempt, abandoned, max_attempts,
