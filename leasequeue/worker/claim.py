@@ -173,8 +173,10 @@ class Claimer(Loop):
         # when there may be something.
         gates: set[str] = set()
         freed, self._freed = self._freed, False
-        if self._full or freed:
-            gates = self._gate.due(self.link, names, now, self._database_now, hurried=not freed)
+        if freed:
+            gates = self._gate.used(names)  # a wake is there for certain: no look is needed
+        elif self._full:
+            gates = self._gate.due(self.link, names, now, self._database_now, hurried=True)
         ready = {slots.name for slots in self._with_ready(now, roomy)}
         got = 0
         for slots in roomy:
@@ -190,6 +192,8 @@ class Claimer(Loop):
         room = slots.room()
         if not gated:
             return self._claim(slots, room) if ready and room else 0
+        if not ready:
+            return self._claim_gated(slots, room)
         turns = [self._claim, self._claim_gated]
         if self._gate_first[slots.name]:
             turns.reverse()

@@ -78,6 +78,7 @@ class Gate:
         self._term = 0
         self._looked = float("-inf")
         self._due: set[str] = set()
+        self._used: set[str] = set()
         self._rules = Rules()
 
     def connected(self, link: Link) -> None:
@@ -116,6 +117,10 @@ class Gate:
                 lane.missed(start, database_now)
         return self._due
 
+    def used(self, queues: list[str]) -> set[str]:
+        """Those of the queues whose gate has let something through here."""
+        return self._used.intersection(queues)
+
     def claim(self, link: Link, queue: str, k: int, holder: uuid.UUID, now: float) -> list[tuple[Any, ...]]:
         """Claim up to ``k`` jobs of a queue, as rows of the claim."""
         lane = self._lanes[queue]
@@ -153,6 +158,7 @@ class Gate:
         self._scan[queue] = min(SCAN_MAX, scan * 4) if many_alike else max(0, scan // 2)
         if count < scan and len(rows) < k:
             self._due.discard(queue)
+        self._used.add(queue)
         self._learn(queue, seen, rows, starts, now, quota=_quota(k, seen))
         return rows
 
