@@ -173,7 +173,7 @@ class Controlled:
     ) -> None:
         """Set a limit as an operator does: in place of one that was set before, and before what the code declares.
 
-        In force with the caller's commit, for the next job that would start; what runs goes on, also above a lowered limit.
+        All workers know it within about a second of the caller's commit; what runs goes on, also above a lowered limit.
         Keys that may now run are woken in the same transaction: one row for each that waits, some seconds of work where
         there are 100,000. Takes the lock of the limit's row: another transaction that has just set the same one is waited
         for.

@@ -142,7 +142,7 @@ def set_(
     """Set how many jobs of NAME run at once, and how many may start in a span: in place of what was set before.
 
     NUMBER is 0 to hold all of them, or none for any number. Without NUMBER or --rate the other one alone is set, and for the
-    rest the code decides. It is in force at once for the next job that would start; what runs goes on.
+    rest the code decides. All workers know it within about a second; what runs goes on.
     """
     from leasequeue.cli import render
     from leasequeue.limit import Limit, parse
