@@ -22,6 +22,7 @@ done for its key::
     a limit above (of the task or the queue) is used up,
     or another queue runs under this key                        **parked** under that name: whoever next finds room under
                                                                 it unparks it; due by itself in 5 s
+    the limit is 0, so that no end of a job will wake the key  in 30 s
     a hot key was read from its floor and gave less than fits   in 1 s, to read the whole key once
 
 A key that is used in several queues is handed on between them: who finds another queue parked under it lets that one go first,
@@ -136,13 +137,14 @@ _SOON = f"""soon AS (
         CASE WHEN t.taken < least(t.fits, t.found) OR (t.taken = %(quota)s AND t.fits > t.taken) THEN clock_timestamp()
             WHEN t.fits > t.taken AND t.floor_at > '-infinity' THEN clock_timestamp() + interval '1 s'
             WHEN t.fits > t.taken THEN clock_timestamp() + interval '100 ms'
+            WHEN t.used = 0 AND t.fits <= 0 AND t.others = 0 THEN clock_timestamp() + interval '30 s'
             ELSE clock_timestamp() + interval '5 s' END,
         CASE WHEN t.fits <= t.taken THEN t.key END,
         t.found < %(quota)s AND t.fits > t.taken AND t.floor_at > '-infinity'
     FROM taken AS t
     WHERE t.taken < least(t.fits, t.found) OR (t.taken = %(quota)s AND t.fits > t.taken)
         OR (t.fits > t.taken AND t.floor_at > '-infinity')
-        OR ((t.fits > t.taken OR t.elsewhere > 0 OR t.others > 0) AND {_MORE_WAIT})
+        OR ((t.fits > t.taken OR t.elsewhere > 0 OR t.others > 0 OR (t.used = 0 AND t.fits <= 0)) AND {_MORE_WAIT})
 )"""
 
 _LEASE = f"""u AS (

@@ -83,13 +83,14 @@ WITH given AS MATERIALIZED (
         CASE WHEN t.taken < least(t.fits, t.found) OR (t.taken = %(quota)s AND t.fits > t.taken) THEN clock_timestamp()
             WHEN t.fits > t.taken AND t.floor_at > '-infinity' THEN clock_timestamp() + interval '1 s'
             WHEN t.fits > t.taken THEN clock_timestamp() + interval '100 ms'
+            WHEN t.used = 0 AND t.fits <= 0 AND t.others = 0 THEN clock_timestamp() + interval '30 s'
             ELSE clock_timestamp() + interval '5 s' END,
         CASE WHEN t.fits <= t.taken THEN t.key END,
         t.found < %(quota)s AND t.fits > t.taken AND t.floor_at > '-infinity'
     FROM (SELECT * FROM taken WHERE key NOT IN (SELECT key FROM rated)) AS t
     WHERE t.taken < least(t.fits, t.found) OR (t.taken = %(quota)s AND t.fits > t.taken)
         OR (t.fits > t.taken AND t.floor_at > '-infinity')
-        OR ((t.fits > t.taken OR t.elsewhere > 0 OR t.others > 0) AND EXISTS (SELECT FROM lane CROSS JOIN LATERAL (
+        OR ((t.fits > t.taken OR t.elsewhere > 0 OR t.others > 0 OR (t.used = 0 AND t.fits <= 0)) AND EXISTS (SELECT FROM lane CROSS JOIN LATERAL (
             SELECT FROM "app".leasequeue_job WHERE limit_key = t.key AND queue = %(queue)s AND priority = lane.priority AND state = 'g'
           AND available_at <= now() AND (available_at, id) >= (
             CASE WHEN lane.priority = t.priority THEN to_timestamp(t.floor_at) ELSE '-infinity' END,
@@ -184,13 +185,14 @@ WITH given AS MATERIALIZED (
         CASE WHEN t.taken < least(t.fits, t.found) OR (t.taken = %(quota)s AND t.fits > t.taken) THEN clock_timestamp()
             WHEN t.fits > t.taken AND t.floor_at > '-infinity' THEN clock_timestamp() + interval '1 s'
             WHEN t.fits > t.taken THEN clock_timestamp() + interval '100 ms'
+            WHEN t.used = 0 AND t.fits <= 0 AND t.others = 0 THEN clock_timestamp() + interval '30 s'
             ELSE clock_timestamp() + interval '5 s' END,
         CASE WHEN t.fits <= t.taken THEN t.key END,
         t.found < %(quota)s AND t.fits > t.taken AND t.floor_at > '-infinity'
     FROM taken AS t
     WHERE t.taken < least(t.fits, t.found) OR (t.taken = %(quota)s AND t.fits > t.taken)
         OR (t.fits > t.taken AND t.floor_at > '-infinity')
-        OR ((t.fits > t.taken OR t.elsewhere > 0 OR t.others > 0) AND EXISTS (SELECT FROM lane CROSS JOIN LATERAL (
+        OR ((t.fits > t.taken OR t.elsewhere > 0 OR t.others > 0 OR (t.used = 0 AND t.fits <= 0)) AND EXISTS (SELECT FROM lane CROSS JOIN LATERAL (
             SELECT FROM "app".leasequeue_job WHERE limit_key = t.key AND queue = %(queue)s AND priority = lane.priority AND state = 'g'
           AND available_at <= now() AND (available_at, id) >= (
             CASE WHEN lane.priority = t.priority THEN to_timestamp(t.floor_at) ELSE '-infinity' END,

@@ -148,7 +148,7 @@ def test_many_wakes_of_one_key_do_not_keep_another_waiting(database: Database, h
     took = time.perf_counter() - begun
     print(f"one job behind 20,000 wakes of another key: {took * 1000:.0f} ms")
     assert job.key == "other"
-    assert took < 2.0
+    assert took < 5.0
 
 
 # Limits beside the jobs
@@ -171,6 +171,8 @@ def test_a_limit_of_zero_holds_all(database: Database, hand: Hands) -> None:
     one = hand()
 
     one.nothing_for(0.2)
+    # Nothing runs whose end would wake it, and whoever knows the old limit still may take the wake of a new one.
+    assert database.execute("SELECT parked FROM leasequeue_wake") == [("user:7",)]
     rule(database, "user", 1)
     database.execute("INSERT INTO leasequeue_wake (queue, key) VALUES ('default', 'user:7')")
     one.gate.read_rules(one.link)
