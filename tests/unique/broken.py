@@ -13,7 +13,7 @@ from leasequeue.db.program import Program, Statement
 from leasequeue.job import Enqueued, NewJob
 
 PERIOD = dt.timedelta(seconds=0.25)
-DELAY = dt.timedelta(milliseconds=30)
+DELAY = dt.timedelta(milliseconds=60)
 
 CONTROLS = {
     "retry all": "there, and reported as created by nobody",

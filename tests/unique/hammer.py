@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import select
 import subprocess
 import sys
 import time
@@ -115,7 +116,7 @@ class _Enqueuer:
             }
             if way in "pb":
                 options["unique_for"] = broken.PERIOD
-            delay = broken.DELAY if self.random.random() < 0.3 else None
+            delay = broken.DELAY if self.random.random() < (0.8 if conflict == "replace" else 0.3) else None
             plans.append(
                 (key, way, self.work.options(**options, on_conflict=conflict, delay=delay), next(self.numbers))
             )
@@ -185,7 +186,9 @@ def main() -> None:
     print("ready", flush=True)
     sys.stdin.readline()
     until, errors, out = time.monotonic() + orders["seconds"], Counter[str](), sys.stdout
-    while time.monotonic() < until:
+    turns = 0
+    while (time.monotonic() < until or turns < orders["turns"]) and not select.select([sys.stdin], [], [], 0)[0]:
+        turns += 1
         try:
             for event in each.turn():
                 out.write(json.dumps([orders["role"], *event]) + "\n")
@@ -206,11 +209,13 @@ class Fight(NamedTuple):
 
 
 def fight(url: str, seconds: float, control: str = "", enqueuers: int = 4, workers: int = 2, seed: int = 1) -> Fight:
-    """Let processes fight for so long, and gather what they say."""
+    """Let processes fight for so long, and for 60 turns of each on a machine that is slow; gather what they say."""
     roles = ["enqueue"] * enqueuers + ["work"] * workers
     processes = []
     for number, role in enumerate(roles):
-        orders = {"role": role, "url": url, "seed": seed * 100 + number, "control": control, "seconds": seconds}
+        orders: dict[str, Any] = {"role": role, "url": url, "seed": seed * 100 + number, "control": control}
+        # The workers go on until the last enqueuer has ended.
+        orders |= {"seconds": seconds, "turns": 60} if role == "enqueue" else {"seconds": seconds + 60, "turns": 0}
         processes.append(
             subprocess.Popen(
                 [sys.executable, "-m", "tests.unique.hammer", json.dumps(orders)],
@@ -228,7 +233,8 @@ def fight(url: str, seconds: float, control: str = "", enqueuers: int = 4, worke
             assert process.stdin is not None
             process.stdin.write("go\n")
             process.stdin.flush()
-        for process in _read_all(processes, made):
+        _read_all(processes, made, enqueuers)
+        for process in processes:
             assert process.wait(10) == 0
     finally:
         for process in processes:
@@ -237,7 +243,7 @@ def fight(url: str, seconds: float, control: str = "", enqueuers: int = 4, worke
     return made
 
 
-def _read_all(processes: list[subprocess.Popen[str]], made: Fight) -> list[subprocess.Popen[str]]:
+def _read_all(processes: list[subprocess.Popen[str]], made: Fight, enqueuers: int) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     def lines(process: subprocess.Popen[str]) -> list[str]:
@@ -245,15 +251,21 @@ def _read_all(processes: list[subprocess.Popen[str]], made: Fight) -> list[subpr
         return process.stdout.readlines()
 
     with ThreadPoolExecutor(len(processes)) as pool:
-        for found in pool.map(lines, processes):
-            for kind, *event in map(json.loads, found):
+        reading = [pool.submit(lines, process) for process in processes]
+        for each in reading[:enqueuers]:
+            each.result()
+        for process in processes[enqueuers:]:
+            assert process.stdin is not None
+            process.stdin.write("stop\n")
+            process.stdin.flush()
+        for each in reading:
+            for kind, *event in map(json.loads, each.result()):
                 if kind == "enqueue":
                     made.calls.append(Call(*event))
                 elif kind == "work":
                     made.runs.append(Run(*event))
                 else:
                     made.errors.update(event[0])
-    return processes
 
 
 def violations(fought: Fight, existing: set[int]) -> Counter[str]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -46,5 +47,10 @@ def test_nothing_is_lost_doubled_or_misreported(database: Any, make_pgbouncer: C
 def test_the_checker_catches_what_is_broken(database: Any, control: str) -> None:
     if control == "select, then insert":
         database.execute("DROP INDEX leasequeue_job_unique")
-    found = violations(fight(database.url, 1.5, control), ids(database))
-    assert found[CONTROLS[control]], found
+    found: Counter[str] = Counter()
+    for seed in range(1, 7):  # which of them meet is chance
+        found = violations(fight(database.url, 1.5, control, seed=seed), ids(database))
+        if found[CONTROLS[control]]:
+            return
+        database.execute("TRUNCATE leasequeue_job, leasequeue_finished, leasequeue_hold")
+    pytest.fail(f"not caught: {found}")
