@@ -116,6 +116,9 @@ def one(schema: str, shape: Shape) -> Statement:
         values |= {"state": literal_column("'g'"), "limit_key": limit_key, "limit_max": _bound("limit_max", Integer)}
         values |= {"rate_max": _bound("rate_max", Integer), "rate_seconds": _bound("rate_seconds", Double)}
     adding: Any = pg_insert(known.job).values(values)
+    if shape.replaces:
+        given = select(*values.values()).where(_no_runner(known.job, values["unique_key"]))
+        adding = pg_insert(known.job).from_select(list(values), given)
     if shape.unique:
         adding = unless_key_taken(adding, known.job, shape.replaces)
     if shape.lane:
@@ -165,6 +168,15 @@ def unless_key_taken(adding: Any, job: Any, replaces: bool) -> Any:
         return adding.on_conflict_do_nothing(**keyed)
     # Waits for whoever has the row locked, and judges what it says then: a job that was claimed meanwhile stays as it is.
     return adding.on_conflict_do_update(**keyed, set_=replacement(job, adding.excluded), where=job.c.state.in_(WAITING))
+
+
+def _no_runner(job: Any, key: ColumnElement[Any]) -> ColumnElement[bool]:
+    """No job with the key is running, as far as this statement sees.
+
+    ON CONFLICT DO UPDATE locks the row also where its WHERE says no, until the caller's transaction ends; a running job that
+    is locked so could neither be renewed nor completed.
+    """
+    return ~exists().where(job.c.unique_key == key, job.c.state.not_in(WAITING))
 
 
 def replacement(job: Any, new: Any) -> dict[str, Any]:
@@ -277,6 +289,8 @@ def many(schema: str, keyed: bool, gated: bool, replaces: bool = False) -> State
     rows = Rows({"unique_key": Text} if keyed else {}, gated)
     values = rows.values | ({"unique_key": rows.each.c.unique_key} if keyed else {})
     given = select(*values.values()).select_from(rows.both).order_by(rows.each.c.place)
+    if replaces:
+        given = given.where(_no_runner(job, rows.each.c.unique_key))
     adding: Any = rows.waking(pg_insert(job).from_select(list(values), given), known)
     if not keyed:
         return Statement(adding.returning(job.c.id))

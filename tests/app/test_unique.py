@@ -206,3 +206,20 @@ def test_what_makes_no_sense_is_refused(options: dict[str, Any], wrong: str) -> 
         plain.options(**options)
     with pytest.raises(InvalidArguments, match="unique_key"):
         plain.options(unique_key=lambda user_id: 7).call(1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("way", ["life", "period"])
+@pytest.mark.parametrize("bulk", [False, True])
+def test_a_call_that_finds_the_job_running_locks_it_not(
+    database: Any, lq: LeaseQueue, send: Any, bulk: bool, way: str
+) -> None:
+    """In a long transaction of the application: the running job must be renewed and completed meanwhile."""
+    last = send.options(on_conflict="replace", unique_for=dt.timedelta(hours=1) if way == "period" else None)
+    first = last.enqueue(lq, 1)
+    database.execute(
+        "UPDATE leasequeue_job SET state = 'l', holder = gen_random_uuid(), term = 1, expires_at = now() + '1 h'"
+    )
+    with lq.engine.connect() as conn:
+        job = lq.enqueue_many(conn, [last.call(2)])[0] if bulk else last.enqueue(conn, 2)
+        assert (job.id, job.created, job.replaced) == (first.id, False, False)
+        assert database.execute("SELECT id FROM leasequeue_job FOR UPDATE SKIP LOCKED") == [(first.id,)]
