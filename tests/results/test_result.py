@@ -217,7 +217,7 @@ def test_progress_is_shown_while_it_runs(database: Any, lq: LeaseQueue, worker: 
     assert said.at is not None
     shown = CliRunner().invoke(main, ["jobs", "show", str(job.id), "--url", database.url])
     assert "100000/400000 (25 %), page 99999 (" in shown.output
-    listed = CliRunner().invoke(main, ["jobs", "list", "--url", database.url])
+    listed = CliRunner(env={"COLUMNS": "300"}).invoke(main, ["jobs", "list", "--url", database.url])
     assert "100000/400000 (25 %)" in listed.output
     writes = database.scalar("SELECT n_tup_upd FROM pg_stat_user_tables WHERE relname = 'leasequeue_job'")
     assert writes < 40, "100,000 values, one write a second"
