@@ -36,9 +36,10 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.dialects.postgresql import insert as pg_insert
 
+from leasequeue.db.columns import Char
 from leasequeue.db.names import channel
 from leasequeue.db.program import Params, Statement
-from leasequeue.db.tables import Char, Tables, tables
+from leasequeue.db.tables import Tables, tables
 from leasequeue.job import REPLACE
 
 if TYPE_CHECKING:

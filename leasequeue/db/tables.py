@@ -10,44 +10,44 @@ former in the ``CREATE``, PostgreSQL not the latter.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sqlalchemy import (
     BigInteger,
     Boolean,
     CheckConstraint,
     Column,
-    Connection,
-    DateTime,
     Double,
     Identity,
     Index,
-    Integer,
     MetaData,
     PrimaryKeyConstraint,
     Sequence,
     SmallInteger,
     Table,
-    Text,
-    event,
     quoted_name,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB, UUID
-from sqlalchemy.types import UserDefinedType
+from sqlalchemy.dialects.postgresql import UUID
 
-from leasequeue.db.literal import literal
-from leasequeue.db.names import qualify
+from leasequeue.db import control_tables as control
+from leasequeue.db.columns import (
+    EMPTY,
+    GROWING,
+    HOT,
+    RATE,
+    SMALL,
+    Char,
+    json_,
+    key_length,
+    number,
+    priority_range,
+    stored,
+    text_,
+    time_,
+    without_key,
+)
 from leasequeue.db.version import VERSION, comment
-
-
-class Char(UserDefinedType[str]):
-    """PostgreSQL's one-byte ``"char"``, which is another type than ``char``."""
-
-    cache_ok = True
-
-    def get_col_spec(self, **kw: Any) -> str:
-        return '"char"'
 
 
 class Tables(NamedTuple):
@@ -99,93 +99,16 @@ def tables(schema: str) -> Tables:
         _queue(metadata),
         _lane(metadata),
         _stat(metadata),
-        _app(metadata),
-        _limit(metadata),
-        _wake(metadata),
-        _bucket(metadata),
-        _admission(metadata),
-        _hold(metadata),
-        _workflow(metadata),
-        _step(metadata),
-        _edge(metadata),
+        control.app(metadata),
+        control.limit(metadata),
+        control.wake(metadata),
+        control.bucket(metadata),
+        control.admission(metadata),
+        control.hold(metadata),
+        control.workflow(metadata),
+        control.step(metadata),
+        control.edge(metadata),
     )
-
-
-_HOT = (
-    "fillfactor = 85, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, "
-    "autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000, autovacuum_vacuum_cost_delay = 0, "
-    "autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 50000"
-)
-_SMALL = (
-    "fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200, "
-    "autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 500, autovacuum_vacuum_cost_delay = 0"
-)
-_GROWING = (
-    "autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50000, autovacuum_vacuum_insert_scale_factor = 0.2, "
-    "autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 200000"
-)
-
-_WAKES = (
-    "autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0, "
-    "autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000, "
-    "autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000"
-)
-_LOCKED = (
-    "autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, "
-    "autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000"
-)
-
-BUCKETS = 16_384
-"""Rows of ``leasequeue_bucket``; a key's is the hash of its text, modulo this."""
-
-_EMPTY = "'{}'"
-
-
-def _time(name: str, *, null: bool = True, now: bool = False) -> Column[Any]:
-    return Column(name, DateTime(timezone=True), nullable=null, server_default=text("now()") if now else None)
-
-
-def _text(name: str, *, null: bool = False, default: str | None = None) -> Column[Any]:
-    return Column(name, Text, nullable=null, server_default=None if default is None else text(default))
-
-
-def _json(name: str, *, null: bool = False, default: str | None = None) -> Column[Any]:
-    return Column(name, JSONB, nullable=null, server_default=None if default is None else text(default))
-
-
-def _number(name: str, type_: Any = Integer, *, null: bool = False, default: str | None = None) -> Column[Any]:
-    # autoincrement=False: a key that we number ourselves must not become a serial.
-    server_default = None if default is None else text(default)
-    return Column(name, type_, nullable=null, server_default=server_default, autoincrement=False)
-
-
-_RATE = "rate_max > 0 AND rate_seconds > 0 AND (rate_max IS NULL) = (rate_seconds IS NULL)"
-
-
-def _key_length(table: str, column: str) -> CheckConstraint:
-    return CheckConstraint(f"octet_length({column}) BETWEEN 1 AND 512", name=f"{table}_{column}_check")
-
-
-def _priority_range(table: str) -> CheckConstraint:
-    return CheckConstraint("priority BETWEEN -100 AND 100", name=f"{table}_priority_check")
-
-
-def _stored(table: Table, parameters: str) -> Table:
-    return _altered(table, f"SET ({parameters})")
-
-
-def _without_key(table: Table) -> Table:
-    return _altered(table, "REPLICA IDENTITY FULL")
-
-
-def _altered(table: Table, change: str) -> Table:
-    alter = literal(f"ALTER TABLE {qualify(str(table.schema))}.{table.name} {change}")
-
-    def execute(target: Table, connection: Connection, **kw: Any) -> None:
-        connection.execute(alter)
-
-    event.listen(table, "after_create", execute)
-    return table
 
 
 def _job(metadata: MetaData) -> Table:
@@ -194,36 +117,36 @@ def _job(metadata: MetaData) -> Table:
         name,
         metadata,
         Column("id", BigInteger, Identity(always=False), nullable=False),
-        _text("queue", default="'default'"),
-        _text("task"),
-        _json("args", default=_EMPTY),
-        _number("priority", SmallInteger, default="0"),
-        _time("available_at", null=False, now=True),
+        text_("queue", default="'default'"),
+        text_("task"),
+        json_("args", default=EMPTY),
+        number("priority", SmallInteger, default="0"),
+        time_("available_at", null=False, now=True),
         Column("state", Char(), nullable=False, server_default=text("'r'")),
         Column("holder", UUID),
-        _number("term", BigInteger, null=True),
-        _time("expires_at"),
-        _number("attempt", default="0"),
-        _number("abandoned", default="0"),
-        _number("max_attempts", null=True),
-        _text("unique_key", null=True),
-        _text("limit_key", null=True),
-        _time("created_at", null=False, now=True),
-        _time("claimed_at"),
-        _time("cancel_requested_at"),
-        _json("meta", null=True),
-        _time("start_by"),
+        number("term", BigInteger, null=True),
+        time_("expires_at"),
+        number("attempt", default="0"),
+        number("abandoned", default="0"),
+        number("max_attempts", null=True),
+        text_("unique_key", null=True),
+        text_("limit_key", null=True),
+        time_("created_at", null=False, now=True),
+        time_("claimed_at"),
+        time_("cancel_requested_at"),
+        json_("meta", null=True),
+        time_("start_by"),
         Column("unique_until", Char()),
-        _number("limit_max", null=True),
-        _number("rate_max", null=True),
-        _number("rate_seconds", Double, null=True),
-        _number("pending", null=True),
-        _number("children", null=True),
-        _number("workflow", BigInteger, null=True),
-        _json("progress", null=True),
+        number("limit_max", null=True),
+        number("rate_max", null=True),
+        number("rate_seconds", Double, null=True),
+        number("pending", null=True),
+        number("children", null=True),
+        number("workflow", BigInteger, null=True),
+        json_("progress", null=True),
         PrimaryKeyConstraint("id", name=f"{name}_pkey"),
-        *(_key_length(name, column) for column in ("queue", "task", "unique_key", "limit_key")),
-        _priority_range(name),
+        *(key_length(name, column) for column in ("queue", "task", "unique_key", "limit_key")),
+        priority_range(name),
         CheckConstraint(
             "available_at > '1970-01-01 00:00:00+00' AND available_at < 'infinity'", name=f"{name}_available_at_check"
         ),
@@ -233,7 +156,7 @@ def _job(metadata: MetaData) -> Table:
             "WHEN 'r' THEN limit_key IS NULL WHEN 'g' THEN limit_key IS NOT NULL WHEN 'b' THEN pending > 0 ELSE true END",
             name=f"{name}_held_check",
         ),
-        CheckConstraint(f"limit_max > 0 AND {_RATE}", name=f"{name}_limit_check"),
+        CheckConstraint(f"limit_max > 0 AND {RATE}", name=f"{name}_limit_check"),
         CheckConstraint("max_attempts > 0", name=f"{name}_max_attempts_check"),
         CheckConstraint("jsonb_typeof(meta) = 'object'", name=f"{name}_meta_check"),
         comment=comment(VERSION),
@@ -252,7 +175,7 @@ def _job(metadata: MetaData) -> Table:
     Index(f"{name}_gate_queue", c.queue, postgresql_where=by_queue)
     Index(f"{name}_start_by", c.start_by, postgresql_where=text("start_by IS NOT NULL AND state <> 'l'"))
     Index(f"{name}_unique", c.unique_key, unique=True, postgresql_where=text("unique_key IS NOT NULL"))
-    return _stored(job, _HOT)
+    return stored(job, HOT)
 
 
 def _finished(metadata: MetaData) -> Table:
@@ -260,27 +183,27 @@ def _finished(metadata: MetaData) -> Table:
     finished = Table(
         name,
         metadata,
-        _number("id", BigInteger),
-        _text("queue"),
-        _text("task"),
-        _json("args"),
-        _text("outcome"),
-        _number("attempt"),
-        _number("abandoned"),
-        _time("enqueued_at", null=False),
-        _time("started_at"),
-        _time("finished_at", null=False, now=True),
-        _json("result", null=True),
-        _text("error", null=True),
-        _json("meta", null=True),
-        _json("options", null=True),
+        number("id", BigInteger),
+        text_("queue"),
+        text_("task"),
+        json_("args"),
+        text_("outcome"),
+        number("attempt"),
+        number("abandoned"),
+        time_("enqueued_at", null=False),
+        time_("started_at"),
+        time_("finished_at", null=False, now=True),
+        json_("result", null=True),
+        text_("error", null=True),
+        json_("meta", null=True),
+        json_("options", null=True),
         PrimaryKeyConstraint("id", name=f"{name}_pkey"),
         CheckConstraint("outcome IN ('succeeded', 'failed', 'cancelled', 'expired')", name=f"{name}_outcome_check"),
     )
     c = finished.c
     Index(f"{name}_age", c.finished_at)
     Index(f"{name}_unhappy", c.outcome, c.finished_at, postgresql_where=text("outcome <> 'succeeded'"))
-    return _stored(finished, _GROWING)
+    return stored(finished, GROWING)
 
 
 def _failure(metadata: MetaData) -> Table:
@@ -288,22 +211,22 @@ def _failure(metadata: MetaData) -> Table:
     failure = Table(
         name,
         metadata,
-        _number("job_id", BigInteger),
-        _number("attempt"),
-        _text("queue"),
-        _text("task"),
-        _text("error_type"),
-        _text("message"),
-        _text("traceback", null=True),
-        _text("worker", null=True),
-        _number("term", BigInteger, null=True),
-        _time("started_at"),
-        _time("failed_at", null=False, now=True),
-        _time("retry_at"),
+        number("job_id", BigInteger),
+        number("attempt"),
+        text_("queue"),
+        text_("task"),
+        text_("error_type"),
+        text_("message"),
+        text_("traceback", null=True),
+        text_("worker", null=True),
+        number("term", BigInteger, null=True),
+        time_("started_at"),
+        time_("failed_at", null=False, now=True),
+        time_("retry_at"),
     )
     Index(f"{name}_job", failure.c.job_id)
     Index(f"{name}_age", failure.c.failed_at)
-    return _without_key(failure)
+    return without_key(failure)
 
 
 def _lease(metadata: MetaData) -> Table:
@@ -311,21 +234,21 @@ def _lease(metadata: MetaData) -> Table:
     lease = Table(
         name,
         metadata,
-        _text("name"),
-        _number("slot", SmallInteger, default="0"),
+        text_("name"),
+        number("slot", SmallInteger, default="0"),
         Column("holder", UUID),
-        _number("term", BigInteger),
-        _text("owner", null=True),
-        _time("acquired_at"),
-        _time("renewed_at"),
-        _time("expires_at"),
-        _number("slots", SmallInteger, default="1"),
-        _json("meta", null=True),
+        number("term", BigInteger),
+        text_("owner", null=True),
+        time_("acquired_at"),
+        time_("renewed_at"),
+        time_("expires_at"),
+        number("slots", SmallInteger, default="1"),
+        json_("meta", null=True),
         PrimaryKeyConstraint("name", "slot", name=f"{name}_pkey"),
-        _key_length(name, "name"),
+        key_length(name, "name"),
         CheckConstraint("slot >= 0 AND slots >= 1", name=f"{name}_slots_check"),
     )
-    return _stored(lease, _SMALL)
+    return stored(lease, SMALL)
 
 
 def _lease_event(metadata: MetaData) -> Table:
@@ -334,15 +257,15 @@ def _lease_event(metadata: MetaData) -> Table:
         name,
         metadata,
         Column("id", BigInteger, Identity(always=True), nullable=False),
-        _text("name"),
-        _number("slot", SmallInteger),
-        _text("event"),
+        text_("name"),
+        number("slot", SmallInteger),
+        text_("event"),
         Column("holder", UUID),
-        _number("term", BigInteger, null=True),
-        _text("owner", null=True),
-        _time("at", null=False, now=True),
-        _number("count", default="1"),
-        _text("reason", null=True),
+        number("term", BigInteger, null=True),
+        text_("owner", null=True),
+        time_("at", null=False, now=True),
+        number("count", default="1"),
+        text_("reason", null=True),
         PrimaryKeyConstraint("id", name=f"{name}_pkey"),
         CheckConstraint(
             "event IN ('acquired', 'released', 'taken over', 'lost', 'refused')", name=f"{name}_event_check"
@@ -367,30 +290,30 @@ def _schedule(metadata: MetaData) -> Table:
     schedule = Table(
         name,
         metadata,
-        _text("name"),
-        _text("task"),
-        _json("args", default=_EMPTY),
-        _text("queue", default="'default'"),
-        _number("priority", SmallInteger, default="0"),
-        _json("spec"),
-        _text("catch_up", default="'latest'"),
-        _number("catch_up_seconds", Double, null=True),
-        _text("overlap", default="'queue'"),
-        _number("jitter_seconds", Double, default="0"),
-        _number("version", BigInteger, default="1"),
+        text_("name"),
+        text_("task"),
+        json_("args", default=EMPTY),
+        text_("queue", default="'default'"),
+        number("priority", SmallInteger, default="0"),
+        json_("spec"),
+        text_("catch_up", default="'latest'"),
+        number("catch_up_seconds", Double, null=True),
+        text_("overlap", default="'queue'"),
+        number("jitter_seconds", Double, default="0"),
+        number("version", BigInteger, default="1"),
         Column("decorated", Boolean, nullable=False, server_default=text("false")),
-        _text("release", null=True),
-        _time("deployed_at"),
-        _time("next_at"),
-        _time("fired_at"),
-        _number("job_id", BigInteger, null=True),
-        _time("paused_at"),
-        _time("created_at", null=False, now=True),
-        _time("updated_at", null=False, now=True),
-        _json("meta", null=True),
+        text_("release", null=True),
+        time_("deployed_at"),
+        time_("next_at"),
+        time_("fired_at"),
+        number("job_id", BigInteger, null=True),
+        time_("paused_at"),
+        time_("created_at", null=False, now=True),
+        time_("updated_at", null=False, now=True),
+        json_("meta", null=True),
         PrimaryKeyConstraint("name", name=f"{name}_pkey"),
-        *(_key_length(name, column) for column in ("name", "task", "queue")),
-        _priority_range(name),
+        *(key_length(name, column) for column in ("name", "task", "queue")),
+        priority_range(name),
         CheckConstraint("next_at > '1970-01-01 00:00:00+00' AND next_at < 'infinity'", name=f"{name}_next_at_check"),
         CheckConstraint("catch_up <> 'all' OR overlap <> 'skip'", name=f"{name}_both_check"),
         CheckConstraint("jsonb_typeof(args) = 'object'", name=f"{name}_args_check"),
@@ -401,7 +324,7 @@ def _schedule(metadata: MetaData) -> Table:
         CheckConstraint("jitter_seconds BETWEEN 0 AND 86400", name=f"{name}_jitter_check"),
         CheckConstraint("jsonb_typeof(meta) = 'object'", name=f"{name}_meta_check"),
     )
-    return _stored(schedule, _SMALL)
+    return stored(schedule, SMALL)
 
 
 def _tick(metadata: MetaData) -> Table:
@@ -409,13 +332,13 @@ def _tick(metadata: MetaData) -> Table:
     tick = Table(
         name,
         metadata,
-        _text("schedule"),
-        _time("due_at", null=False),
-        _text("outcome"),
-        _number("job_id", BigInteger, null=True),
-        _text("reason", null=True),
-        _time("decided_at", null=False, now=True),
-        _text("decided_by", null=True),
+        text_("schedule"),
+        time_("due_at", null=False),
+        text_("outcome"),
+        number("job_id", BigInteger, null=True),
+        text_("reason", null=True),
+        time_("decided_at", null=False, now=True),
+        text_("decided_by", null=True),
         PrimaryKeyConstraint("schedule", "due_at", name=f"{name}_pkey"),
         CheckConstraint(
             "outcome IN ('fired', 'caught_up', 'coalesced', 'missed', 'overlapped', 'paused', 'redefined')",
@@ -432,20 +355,20 @@ def _worker(metadata: MetaData) -> Table:
         name,
         metadata,
         Column("id", UUID, nullable=False),
-        _text("host"),
-        _number("pid"),
-        _text("version"),
-        _text("release", null=True),
-        _json("queues"),
-        _json("tasks"),
-        _json("schedules", default="'[]'"),
-        _time("started_at", null=False, now=True),
-        _time("renewed_at", null=False, now=True),
-        _time("expires_at", null=False),
-        _json("counters", default=_EMPTY),
+        text_("host"),
+        number("pid"),
+        text_("version"),
+        text_("release", null=True),
+        json_("queues"),
+        json_("tasks"),
+        json_("schedules", default="'[]'"),
+        time_("started_at", null=False, now=True),
+        time_("renewed_at", null=False, now=True),
+        time_("expires_at", null=False),
+        json_("counters", default=EMPTY),
         PrimaryKeyConstraint("id", name=f"{name}_pkey"),
     )
-    return _stored(worker, _SMALL)
+    return stored(worker, SMALL)
 
 
 def _queue(metadata: MetaData) -> Table:
@@ -453,22 +376,22 @@ def _queue(metadata: MetaData) -> Table:
     queue = Table(
         name,
         metadata,
-        _text("name"),
-        _time("paused_at"),
-        _time("resume_at"),
-        _text("updated_by", null=True),
+        text_("name"),
+        time_("paused_at"),
+        time_("resume_at"),
+        text_("updated_by", null=True),
         PrimaryKeyConstraint("name", name=f"{name}_pkey"),
-        _key_length(name, "name"),
+        key_length(name, "name"),
     )
-    return _stored(queue, _SMALL)
+    return stored(queue, SMALL)
 
 
 def _lane(metadata: MetaData) -> Table:
     name = "leasequeue_lane"
     # No key on purpose: an enqueue that notes a new priority must wait for nobody. Doubles are harmless.
-    lane = Table(name, metadata, _text("queue"), _number("priority", SmallInteger))
+    lane = Table(name, metadata, text_("queue"), number("priority", SmallInteger))
     Index(f"{name}_queue", lane.c.queue, lane.c.priority)
-    return _without_key(lane)
+    return without_key(lane)
 
 
 def _stat(metadata: MetaData) -> Table:
@@ -477,152 +400,9 @@ def _stat(metadata: MetaData) -> Table:
         name,
         metadata,
         Column("worker", UUID, nullable=False),
-        _time("minute", null=False),
-        _json("counts"),
+        time_("minute", null=False),
+        json_("counts"),
         PrimaryKeyConstraint("worker", "minute", name=f"{name}_pkey"),
     )
     Index(f"{name}_age", stat.c.minute)
     return stat
-
-
-def _identity() -> Column[Any]:
-    return Column("id", BigInteger, Identity(always=True), nullable=False)
-
-
-def _app(metadata: MetaData) -> Table:
-    name = "leasequeue_app"
-    app = Table(
-        name,
-        metadata,
-        _text("name"),
-        _number("version", BigInteger, default="1"),
-        _text("release", null=True),
-        _time("deployed_at"),
-        _json("releases", default=_EMPTY),
-        PrimaryKeyConstraint("name", name=f"{name}_pkey"),
-        _key_length(name, "name"),
-    )
-    return _stored(app, _SMALL)
-
-
-def _limit(metadata: MetaData) -> Table:
-    name = "leasequeue_limit"
-    limit = Table(
-        name,
-        metadata,
-        _text("name"),
-        Column("declared", Boolean, nullable=False),
-        _number("max_running", null=True),
-        _number("rate_max", null=True),
-        _number("rate_seconds", Double, null=True),
-        _text("app", null=True),
-        _time("deployed_at"),
-        _time("updated_at", null=False, now=True),
-        _text("updated_by", null=True),
-        PrimaryKeyConstraint("name", "declared", name=f"{name}_pkey"),
-        _key_length(name, "name"),
-        CheckConstraint(f"max_running >= 0 AND {_RATE}", name=f"{name}_values_check"),
-    )
-    return _stored(limit, _SMALL)
-
-
-def _wake(metadata: MetaData) -> Table:
-    name = "leasequeue_wake"
-    wake = Table(
-        name,
-        metadata,
-        _identity(),
-        _text("queue"),
-        _time("due_at", null=False, now=True),
-        _text("key"),
-        _text("parked", null=True),
-        Column("whole", Boolean, nullable=False, server_default=text("false")),
-        Column("given", Boolean, nullable=False, server_default=text("false")),
-        PrimaryKeyConstraint("id", name=f"{name}_pkey"),
-    )
-    c = wake.c
-    Index(f"{name}_due", c.queue, c.due_at, c.id)
-    Index(f"{name}_parked", c.parked, c.id, postgresql_where=text("parked IS NOT NULL"))
-    return _stored(wake, _WAKES)
-
-
-def _bucket(metadata: MetaData) -> Table:
-    name = "leasequeue_bucket"
-    bucket = Table(name, metadata, _number("id"), PrimaryKeyConstraint("id", name=f"{name}_pkey"))
-    return _stored(bucket, _LOCKED)
-
-
-def _admission(metadata: MetaData) -> Table:
-    name = "leasequeue_admission"
-    admission = Table(
-        name,
-        metadata,
-        _identity(),
-        _text("name"),
-        _time("at", null=False),
-        _number("count"),
-        PrimaryKeyConstraint("id", name=f"{name}_pkey"),
-    )
-    Index(f"{name}_name", admission.c.name, admission.c.at)
-    Index(f"{name}_age", admission.c.at)
-    return _stored(admission, _WAKES)
-
-
-def _hold(metadata: MetaData) -> Table:
-    name = "leasequeue_hold"
-    hold = Table(
-        name,
-        metadata,
-        _text("unique_key"),
-        _number("job_id", BigInteger),
-        _time("expires_at", null=False),
-        PrimaryKeyConstraint("unique_key", name=f"{name}_pkey"),
-        _key_length(name, "unique_key"),
-    )
-    Index(f"{name}_age", hold.c.expires_at)
-    return hold
-
-
-def _workflow(metadata: MetaData) -> Table:
-    name = "leasequeue_workflow"
-    workflow = Table(
-        name,
-        metadata,
-        _identity(),
-        _text("name", null=True),
-        _time("created_at", null=False, now=True),
-        _json("meta", null=True),
-        PrimaryKeyConstraint("id", name=f"{name}_pkey"),
-    )
-    Index(f"{name}_age", workflow.c.created_at)
-    return workflow
-
-
-def _step(metadata: MetaData) -> Table:
-    name = "leasequeue_step"
-    step = Table(
-        name,
-        metadata,
-        _number("workflow", BigInteger),
-        _text("name"),
-        _number("job_id", BigInteger),
-        PrimaryKeyConstraint("workflow", "name", name=f"{name}_pkey"),
-        _key_length(name, "name"),
-    )
-    Index(f"{name}_job", step.c.job_id)
-    return step
-
-
-def _edge(metadata: MetaData) -> Table:
-    name = "leasequeue_edge"
-    edge = Table(
-        name,
-        metadata,
-        _number("parent_id", BigInteger),
-        _number("child_id", BigInteger),
-        Column("on_failure", Char(), nullable=False, server_default=text("'x'")),
-        PrimaryKeyConstraint("parent_id", "child_id", name=f"{name}_pkey"),
-        CheckConstraint("on_failure IN ('x', 'c', 'f')", name=f"{name}_on_failure_check"),
-    )
-    Index(f"{name}_child", edge.c.child_id)
-    return _stored(edge, _WAKES)

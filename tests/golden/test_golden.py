@@ -41,7 +41,7 @@ MODULES = _rendered()
 _OF_DB = "leasequeue/db/"
 HOLDERS = sorted(
     {found.place.removeprefix(_OF_DB) for found in STRINGS if found.place.startswith(_OF_DB) and SQL.search(found.text)}
-    - {"tables.py"}  # what it makes is compared with the migrations, in tests/schema
+    - {"tables.py", "columns.py"}  # what they make is compared with the migrations, in tests/schema
 )
 
 
