@@ -13,7 +13,7 @@ from __future__ import annotations
 from functools import cache
 
 from leasequeue.db.jobs import CHILDLESS, FAILED, HISTORY, wake
-from leasequeue.db.names import qualify
+from leasequeue.db.names import CANCEL, channel, qualify
 
 _MAKE_AVAILABLE = """WITH k AS MATERIALIZED (
     SELECT id, available_at FROM {s}.leasequeue_job
@@ -37,7 +37,8 @@ _RETRY_FINISHED = """WITH old AS MATERIALIZED (
 ), new AS (
     INSERT INTO {s}.leasequeue_job (queue, task, args, meta, priority, max_attempts, state,
         limit_key, limit_max, rate_max, rate_seconds)
-    SELECT queue, task, args, coalesce(meta, '{{}}') - ARRAY['put_back', 'returned', 'retried_as', 'progress']
+    SELECT queue, task, args, coalesce(meta, '{{}}') - ARRAY['put_back', 'returned', 'retried_as', 'progress', 'snoozed',
+            'cancel_requested_at', 'cancel_requested_by']
             || jsonb_build_object('retry_of', id),
         coalesce((options ->> 'priority')::smallint, 0), (options ->> 'max_attempts')::int,
         CASE WHEN options ->> 'limit_key' IS NULL THEN 'r' ELSE 'g' END::"char", options ->> 'limit_key',
@@ -58,15 +59,28 @@ _CANCEL_WAITING = f"""WITH k AS MATERIALIZED (
 ), {wake("d")}
 INSERT INTO {{s}}.leasequeue_finished ({HISTORY}, meta, options, error)
 SELECT id, queue, task, args, 'cancelled', attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta, options,
-    %(reason)s
+    %(reason)s::text
 FROM d RETURNING id, queue"""
 
-_REQUEST_CANCEL = """WITH k AS MATERIALIZED (
-    SELECT id FROM {s}.leasequeue_job WHERE id = %(id)s AND state = 'l' AND cancel_requested_at IS NULL
+# The holder's process hears of it by a notification, where it listens; else by its next renewal.
+_REQUEST_CANCEL = f"""WITH k AS MATERIALIZED (
+    SELECT id FROM {{s}}.leasequeue_job WHERE id = %(id)s AND state = 'l' AND cancel_requested_at IS NULL
     FOR NO KEY UPDATE SKIP LOCKED
+), u AS (
+    UPDATE {{s}}.leasequeue_job SET cancel_requested_at = clock_timestamp(),
+        meta = coalesce(meta, '{{{{}}}}') || jsonb_build_object('cancel_requested_by', %(by)s::text)
+    WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING id, queue
 )
-UPDATE {s}.leasequeue_job SET cancel_requested_at = clock_timestamp()
-WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING id, queue"""
+SELECT id, queue, CASE WHEN %(notify)s THEN pg_notify('{{channel}}', '{CANCEL}' || id)::text END FROM u"""
+
+# Of a cancel that has changed nothing: what there is.
+_CANCEL_STATE = """SELECT state::text, cancel_requested_at IS NOT NULL, children IS NOT NULL
+FROM {s}.leasequeue_job WHERE id = %(id)s
+UNION ALL
+SELECT 'f', NULL, NULL FROM {s}.leasequeue_finished WHERE id = %(id)s"""
+
+# A pause for a program, which cannot make one itself on an asynchronous connection.
+_REST = "SELECT pg_sleep(0.02)"
 
 # For the database of `leasequeue dev` alone: elsewhere a schema is its owner's to make.
 _CREATE_SCHEMA = "CREATE SCHEMA IF NOT EXISTS {s}"
@@ -76,6 +90,8 @@ _TEMPLATES = {
     "retry_finished": _RETRY_FINISHED,
     "cancel_waiting": _CANCEL_WAITING,
     "request_cancel": _REQUEST_CANCEL,
+    "cancel_state": _CANCEL_STATE,
+    "rest": _REST,
     "create_schema": _CREATE_SCHEMA,
 }
 
@@ -84,4 +100,5 @@ _TEMPLATES = {
 def statements(schema: str) -> dict[str, str]:
     """Name and text of each statement, with the quoted schema name filled in; not to be changed. Cached per schema."""
     quoted = qualify(schema).replace("%", "%%")
-    return {name: text.format(s=quoted) for name, text in _TEMPLATES.items()}
+    literal = channel(schema).replace("'", "''").replace("%", "%%")
+    return {name: text.format(s=quoted, channel=literal) for name, text in _TEMPLATES.items()}

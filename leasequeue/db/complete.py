@@ -16,6 +16,7 @@ from sqlalchemy import (
     case,
     cast,
     delete,
+    func,
     insert,
     literal_column,
     select,
@@ -71,6 +72,13 @@ def _bounded(setting: str) -> Any:
     )
 
 
+def _meta(job: Any) -> Any:
+    # That somebody asked for its end stays with a job, as in the statements of the workers.
+    asked = func.jsonb_build_object("cancel_requested_at", job.c.cancel_requested_at)
+    kept = func.coalesce(job.c.meta, cast(literal_column("'{}'"), JSONB)).op("||")(asked)
+    return case((job.c.cancel_requested_at.is_(None), job.c.meta), else_=kept).label("meta")
+
+
 @functools.cache
 def _complete(schema: str) -> Statement:
     known = tables(schema)
@@ -100,7 +108,7 @@ def _complete(schema: str) -> Statement:
             job.c.abandoned,
             job.c.created_at,
             job.c.claimed_at,
-            job.c.meta,
+            _meta(job),
             _bounded("idle_in_transaction_session_timeout").label("idle"),
             _bounded("transaction_timeout").label("whole"),
         )

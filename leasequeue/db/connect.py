@@ -309,6 +309,11 @@ class Link:
 
     # Notifications
 
+    @property
+    def has_heard(self) -> bool:
+        """Whether notifications came with what was read so far; :meth:`notifications` gives them without waiting."""
+        return bool(self._payloads)
+
     def notifications(self, timeout_seconds: float, wake_fd: int | None = None) -> list[str]:
         """Wait for notifications on the channels listened to.
 

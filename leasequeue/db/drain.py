@@ -7,15 +7,14 @@ Locks: the row of each job that is taken, until the test's transaction ends.
 from __future__ import annotations
 
 import functools
-import re
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from leasequeue.db.jobs import job_statements
 from leasequeue.db.names import qualify
-from leasequeue.db.program import _WRITE, Program, Statement, Target, run
+from leasequeue.db.program import _WRITE, Program, Statement, Target, run, statement_of
 
 WRITE = _WRITE
 
@@ -38,18 +37,12 @@ _LIST_LIVE = """SELECT id, queue, task, args::text, state::text, available_at::t
     task = ANY(%(tasks)s::text[]) AND args = %(args)s::jsonb AND (%(queue)s::text IS NULL OR queue = %(queue)s::text)
 FROM {s}.leasequeue_job ORDER BY id"""
 
-_PARAMETER = re.compile(r"%\((\w+)\)s")
-
 
 @functools.cache
 def _statement(schema: str, name: str) -> Statement:
     own = statements(schema).get(name)
     sql = own if own is not None else getattr(job_statements(schema), name)
-    # From the style of psycopg to that of text(): other colons escaped, parameters named with one.
-    parts = _PARAMETER.split(sql)
-    parts[::2] = [part.replace("%%", "%").replace(":", "\\:") for part in parts[::2]]
-    parts[1::2] = [f":{part}" for part in parts[1::2]]
-    return Statement(text("".join(parts)))
+    return statement_of(sql)
 
 
 def _one(target: Target, statement: Statement, params: dict[str, Any]) -> Program[list[tuple[Any, ...]]]:

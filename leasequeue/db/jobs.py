@@ -130,10 +130,13 @@ _OPTIONS = """nullif(jsonb_strip_nulls(jsonb_build_object('priority', nullif(pri
 
 HISTORY = "id, queue, task, args, outcome, attempt, abandoned, enqueued_at, started_at, finished_at"
 _OF_END = "id, queue, task, args, attempt, abandoned, created_at, claimed_at"
-_ENDED = f"{_OF_END}, meta, term"
+# That somebody asked for its end stays with a job, also where it has come to another one.
+_ASKED = """CASE WHEN cancel_requested_at IS NULL THEN meta
+        ELSE coalesce(meta, '{{}}') || jsonb_build_object('cancel_requested_at', cancel_requested_at) END"""
+_ENDED = f"{_OF_END}, {_ASKED} AS meta, term"
 # How far it was says something of a job that has not succeeded.
-_META = """CASE WHEN progress IS NULL THEN meta
-        ELSE coalesce(meta, '{{}}') || jsonb_build_object('progress', progress) END AS meta"""
+_META = f"""CASE WHEN progress IS NULL THEN {_ASKED}
+        ELSE coalesce({_ASKED}, '{{{{}}}}') || jsonb_build_object('progress', progress) END AS meta"""
 FAILED = f"{_OF_END}, {_META}, term, limit_key, {_OPTIONS} AS options"
 CHILDLESS = "id = ANY(ARRAY(SELECT id FROM k)) AND children IS NULL"
 
@@ -180,7 +183,8 @@ _ERRORS = (
 _RETRY = f"""{LOCKED}, u AS (
     UPDATE {{s}}.leasequeue_job AS job
     SET state = {_WAITS}, holder = NULL, expires_at = NULL, progress = NULL,
-        available_at = clock_timestamp() + e.delay * interval '1 second'
+        available_at = clock_timestamp()
+            + CASE WHEN job.cancel_requested_at IS NULL THEN e.delay ELSE 0 END * interval '1 second'
     FROM {_ERRORS}
     WHERE job.id = ANY(ARRAY(SELECT id FROM k)) AND e.id = job.id
     RETURNING job.id, job.attempt, job.queue, job.task, job.term, job.claimed_at, job.available_at,
@@ -255,6 +259,25 @@ _DIVERT = f"""{LOCKED}, u AS (
 )
 SELECT id FROM u"""
 
+# Its handler wants to be called again later. No attempt is spent; what waits behind its key goes on meanwhile. One that is to
+# be cancelled comes at once: the claim sees it.
+_SNOOZE = f"""{LOCKED}, u AS (
+    UPDATE {{s}}.leasequeue_job AS job
+    SET state = {_WAITS}, holder = NULL, expires_at = NULL, progress = NULL, attempt = attempt - 1,
+        available_at = CASE WHEN job.cancel_requested_at IS NULL THEN greatest(clock_timestamp(),
+            coalesce(e.until, clock_timestamp() + e.delay * interval '1 second')) ELSE clock_timestamp() END,
+        meta = coalesce(job.meta, '{{{{}}}}')
+            || jsonb_build_object('snoozed', coalesce((job.meta ->> 'snoozed')::int, 0) + 1)
+    FROM unnest(%(ids)s::bigint[], %(delays)s::float8[], %(untils)s::timestamptz[]) AS e (id, delay, until)
+    WHERE job.id = ANY(ARRAY(SELECT id FROM k)) AND e.id = job.id
+    RETURNING job.id, job.queue, job.limit_key, job.available_at
+), w AS (
+    INSERT INTO {{s}}.leasequeue_wake (queue, key, due_at)
+    SELECT queue, limit_key, clock_timestamp() FROM u WHERE limit_key IS NOT NULL
+    UNION SELECT queue, limit_key, available_at FROM u WHERE limit_key IS NOT NULL
+)
+SELECT id FROM u"""
+
 _RENEW = f"""WITH k AS MATERIALIZED (
     SELECT id FROM {{s}}.leasequeue_job WHERE {FENCE} ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
 )
@@ -262,6 +285,7 @@ UPDATE {{s}}.leasequeue_job SET expires_at = clock_timestamp() + %(ttl)s * inter
 WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING id, cancel_requested_at IS NOT NULL"""
 
 _READ_HELD = f"SELECT id FROM {{s}}.leasequeue_job WHERE {FENCE}"
+_READ_CANCELLED = f"{_READ_HELD} AND cancel_requested_at IS NOT NULL"
 
 # An attempt's number is spent by exactly one run, so (id, attempt) says whether a history row is that run's own.
 _READ_FINISHED = """SELECT id FROM {s}.leasequeue_finished
@@ -367,8 +391,10 @@ class JobStatements(NamedTuple):
     release: str
     put_back: str
     divert: str
+    snooze: str
     renew: str
     read_held: str
+    read_cancelled: str
     read_finished: str
     read_now: str
     note_refusal: str

@@ -6,6 +6,8 @@ import hashlib
 
 _CHANNEL = "leasequeue:"
 _LEASES = "leasequeue lease:"
+CANCEL = "cancel:"
+"""What a payload begins with, on the channel of a schema, that names a job which is to be cancelled."""
 _NAME_BYTES_MAX = 63
 """The longest identifier of PostgreSQL."""
 

@@ -17,11 +17,12 @@ A caller's connection is used as its kind allows: by one thread at a time.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias, TypeVar, cast
 from weakref import WeakSet
 
-from sqlalchemy import Connection, Executable, Pool, TwoPhaseTransaction, column, table, update
+from sqlalchemy import Connection, Executable, Pool, TwoPhaseTransaction, column, table, text, update
 from sqlalchemy.dialects.postgresql.psycopg2 import dialect as _pyformat_dialect
 from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.sql.elements import ClauseElement
@@ -62,6 +63,17 @@ class Statement:
             dialect = _pyformat_dialect()  # type: ignore[no-untyped-call]  # its constructor is
             self._text = str(cast(ClauseElement, self.core).compile(dialect=dialect))
         return self._text
+
+
+_PARAMETER = re.compile(r"%\((\w+)\)s")
+
+
+def statement_of(sql: str) -> Statement:
+    """A statement of our own connections (psycopg's style: ``%(name)s``, a literal ``%`` doubled), for a program."""
+    parts = _PARAMETER.split(sql)
+    parts[::2] = [part.replace("%%", "%").replace(":", "\\:") for part in parts[::2]]
+    parts[1::2] = [f":{part}" for part in parts[1::2]]
+    return Statement(text("".join(parts)))
 
 
 class Target:

@@ -72,7 +72,8 @@ def cancel(desk: Desk, id: int, *, by: str = "an operator") -> Done:
     """Cancel a job.
 
     One that waits (or whose lease has expired) ends at once, as cancelled. One that runs is asked to stop: its worker
-    learns it with its next renewal, within a third of the ttl; whether it stops is the handler's affair.
+    learns it within some 100 ms where it listens for notifications, else with its next renewal, within a third of the ttl.
+    The job has then ended as cancelled if it stopped, and as succeeded if its handler returned all the same.
 
     Args:
         by: who; it is written into the history.
@@ -86,10 +87,10 @@ def cancel(desk: Desk, id: int, *, by: str = "an operator") -> Done:
     def attempt() -> Done | None:
         for _, queue in desk.ask("cancel_waiting", {"id": id, "reason": f"cancelled by {by}"}):
             return Done(id, "cancelled", None, queue, f"job {id} is cancelled; it will not run")
-        for _, queue in desk.ask("request_cancel", {"id": id}):
+        for _, queue, _said in desk.ask("request_cancel", {"id": id, "by": by, "notify": True}):
             return Done(
                 id, "asked to stop", None, queue,
-                f"job {id} is running: its worker is asked to stop it and learns that with its next renewal",
+                f"job {id} is running: its worker is asked to stop it, and learns that at once, or with its next renewal",
             )  # fmt: skip
         return None
 

@@ -39,6 +39,7 @@ class Worker:
         unknown: how many jobs it put back, by task, since it knows no such task or other arguments.
         refused: ends of jobs that were refused since another held them by then.
         wake: by which means it learns of new jobs.
+        lost_slots, overstaying: slots held by handlers that were told to stop and go on, and how many, by task.
     """
 
     id: str
@@ -60,6 +61,8 @@ class Worker:
     failed: int = 0
     refused: int = 0
     lost: int = 0
+    lost_slots: int = 0
+    overstaying: dict[str, int] = field(default_factory=dict)
     unknown: dict[str, int] = field(default_factory=dict)
     wake: str = ""
     reserved: dict[str, int] = field(default_factory=dict)
@@ -115,7 +118,7 @@ class Attention:
 
     Attributes:
         kind: ``unserved``, ``unknown_task``, ``expired_worker``, ``expired_leases``, ``refused``, ``expired_jobs``,
-            ``schedule`` or ``not_read``.
+            ``schedule``, ``lost_slots`` or ``not_read``.
         subject: the queue, task, worker, schedule or part that it is about.
     """
 
@@ -239,6 +242,8 @@ def worker_of(row: tuple[Any, ...]) -> Worker:
         queues={str(k): _int(v) for k, v in queues.items()} if isinstance(queues, dict) else {},
         tasks=tuple(map(str, tasks)) if isinstance(tasks, list) else (),
         unknown={str(k): _int(v) for k, v in _dict(counters.get("unknown")).items()},
+        overstaying={str(k): _int(v) for k, v in _dict(counters.get("overstaying")).items()},
+        lost_slots=_int(counters.get("lost_slots")),
         wake=str(counters.get("wake", "")),
         reserved={str(k): _int(v) for k, v in _dict(counters.get("reserved")).items()},
         **{name: _int(counters.get(name)) for name in ("held", "running", "completed", "failed", "refused", "lost")},
@@ -386,6 +391,15 @@ def _warnings(
                 f"{worker.host}:{worker.pid}",
                 f"worker {worker.host}:{worker.pid} has not renewed its row for {worker.silent_seconds:,.0f} s and did not "
                 f"sign off: it was killed, or cannot reach the database; its jobs go to others",
+            )
+    for worker in workers:
+        if worker.live and worker.lost_slots:
+            tasks = ", ".join(f"{task} ({count:,})" for task, count in sorted(worker.overstaying.items()))
+            yield Attention(
+                "lost_slots",
+                f"{worker.host}:{worker.pid}",
+                f"worker {worker.host}:{worker.pid}: {worker.lost_slots:,} of {worker.slots:,} slots are lost to handlers that "
+                f'were told to stop and go on: {tasks}; restart it, and give such tasks executor="process"',
             )
     for each in refused:
         yield Attention(
