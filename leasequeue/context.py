@@ -108,7 +108,8 @@ class JobContext:
         lost, or the worker's shutdown timeout is over.
 
         A handler that has asked for it and returns after it was set counts as stopped, not as done; one that
-        never asks counts as done when it returns.
+        never asks counts as done when it returns. A plain handler in a thread that has asked for it is given
+        some seconds to stop by itself; in one that has not, ``JobInterrupted`` is raised at once.
         """
         self._looked = True
         return self._event()
@@ -117,6 +118,11 @@ class JobContext:
     def stopped_early(self) -> bool:
         """Whether the handler looked at :attr:`cancelled` and it is set."""
         return self._looked and self._cancelled is not None and self._cancelled.is_set()
+
+    @property
+    def looked(self) -> bool:
+        """Whether the handler has asked for :attr:`cancelled`: it means to stop by itself."""
+        return self._looked
 
     def stop(self) -> None:
         """Set :attr:`cancelled`. For the worker; any thread."""

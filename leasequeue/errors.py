@@ -19,6 +19,7 @@
     ├── LeaseRefused               somebody else holds the lease
     ├── LeaseNotTaken              an operator could not take a lease from its holder
     ├── LeaseLost                  this process no longer holds the row in its term
+    ├── ProcessDied                the process that ran a job's attempt died
     └── NoResult                   a job has no result to give
         ├── JobFailed              it has failed for good
         ├── JobCancelled           it was cancelled
@@ -32,6 +33,7 @@ Each message says what happened, what was found and what to do next; what a prog
 from __future__ import annotations
 
 import shlex
+import signal
 
 
 class LeaseQueueError(Exception):
@@ -288,6 +290,38 @@ class LeaseLost(LeaseQueueError):
         self.name = name
         self.term = term
         self.found = found
+
+
+class ProcessDied(LeaseQueueError):
+    """The child process that ran a job (``executor="process"``) died: that attempt has failed.
+
+    Args:
+        job_id: the job.
+        status: its exit status; negative: the number of the signal that killed it; None: it is not known.
+        reason: why this worker killed it, as a clause; empty where it did not.
+    """
+
+    def __init__(self, job_id: int, status: int | None, reason: str = "") -> None:
+        if reason:
+            how = f"was killed: {reason}"
+        elif status is None or status > 255:
+            how = "is gone, nobody knows how"
+        elif status >= 0:
+            how = f"ended by itself with status {status}, before its handler did"
+        else:
+            how = f"was killed by {_signal_name(-status)}"
+            if status == -signal.SIGKILL:
+                how += " (the out-of-memory killer does that; see the kernel's log)"
+        super().__init__(f"the process that ran job {job_id} {how}")
+        self.job_id = job_id
+        self.status = status
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 class NoResult(LeaseQueueError):

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, overload
 from sqlalchemy import Connection, Engine
 
 from leasequeue import loading, naming
+from leasequeue.cancel import Cancels
+from leasequeue.conduct import Executor, OnSoftTimeout
 from leasequeue.config import Config
 from leasequeue.control import Controlled
 from leasequeue.db.engines import Engines
@@ -32,6 +34,8 @@ from leasequeue.unique import OnConflict, Options, Until
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+    from leasequeue.retry import RetryIf, Wait
 
 M = TypeVar("M", bound=Callable[..., Any])
 
@@ -57,7 +61,7 @@ class Decorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
 
 
-class LeaseQueue(Scheduled, Leases, Controlled, Opens):
+class LeaseQueue(Scheduled, Leases, Controlled, Cancels, Opens):
     """The queue as an application holds it: its tasks, its settings, its own engines.
 
     Making one reads nothing and connects to nothing; settings are resolved at first use, in this order:
@@ -71,6 +75,9 @@ class LeaseQueue(Scheduled, Leases, Controlled, Opens):
         tz: the time zone of schedules that name none.
         lifespan: called with this object once in each worker process; a function that returns a sync or async
             context manager, or a generator function of either sort. What it enters with is ``ctx.state``.
+        process_jobs: after so many jobs a child process of ``executor="process"`` is replaced by a new one.
+        process_memory_mib: resident memory of such a child, in MiB. Above it a child that has ended its job is replaced;
+            one that still runs it is killed, which fails that attempt. None means no bound.
     """
 
     def __init__(
@@ -80,7 +87,13 @@ class LeaseQueue(Scheduled, Leases, Controlled, Opens):
         schema: str | None = None,
         tz: str = "UTC",
         lifespan: Callable[[LeaseQueue], Any] | None = None,
+        process_jobs: int = 1000,
+        process_memory_mib: float | None = None,
     ) -> None:
+        if process_jobs < 1 or (process_memory_mib is not None and not process_memory_mib > 0):
+            raise ConfigurationError("process_jobs is at least 1, and process_memory_mib is more than 0 or None")
+        self.process_jobs = process_jobs
+        self.process_memory_mib = process_memory_mib
         self.imports = (imports,) if isinstance(imports, str) else tuple(imports)
         self.tz = tz
         self.registry = Registry()
@@ -213,6 +226,11 @@ class LeaseQueue(Scheduled, Leases, Controlled, Opens):
         unique_for: dt.timedelta | None = None,
         on_conflict: OnConflict | None = None,
         expires: dt.timedelta | dt.datetime | None = None,
+        wait: Wait | None = None,
+        retry: RetryIf | None = None,
+        soft_timeout: dt.timedelta | None = None,
+        on_soft_timeout: OnSoftTimeout | None = None,
+        executor: Executor = "thread",
     ) -> Decorator:
         """Make a function a task: ``@lq.task()`` above a ``def`` or an ``async def``.
 
@@ -223,7 +241,8 @@ class LeaseQueue(Scheduled, Leases, Controlled, Opens):
                 are live: a function that moves keeps its old name here, or among the ``aliases``.
             aliases: further names that are run by this function.
             max_attempts: the last attempt's number, at least 1.
-            timeout: cancels an attempt that runs longer; None means no bound.
+            timeout: stops an attempt that runs longer: a coroutine is cancelled, in a thread ``JobTimeout`` is raised, a
+                process is killed. None means no bound.
             upgrade: called on the worker with the stored arguments (raw JSON values by name) when they do not
                 bind to the function; returns those that do.
             limit: jobs that run at once, over all workers: of each key where there is a ``limit_key``, else of this
@@ -247,6 +266,14 @@ class LeaseQueue(Scheduled, Leases, Controlled, Opens):
             expires: an attempt that has not begun by then does not begin: the job ends as ``expired``. A timedelta
                 after it is due, or a timezone-aware time. Retries, too, must begin by then. None: it may begin at
                 any time.
+            wait: how long a failed job waits: a wait strategy of tenacity (``wait_fixed(5) + wait_random(0, 2)``), or a
+                function of its RetryCallState. None: exponential, from seconds to an hour, with full jitter.
+            retry: which errors are tried again: a retry strategy of tenacity (``retry_if_exception_type(OSError)``), or
+                such a function. Where it says no, the job has failed for good. None: all of them.
+            soft_timeout: after so long, and before ``timeout``, ``on_soft_timeout`` is called once. None: never.
+            on_soft_timeout: called with the job's context, in a thread beside the handler. None: a line in the log.
+            executor: ``"process"`` runs a plain function in a child process of the worker, which can be killed: for code
+                that computes for long, that is written in C, or that may not end. See ``LeaseQueue(process_jobs=...)``.
 
         Raises:
             DuplicateTask: another function has the name, or one of the aliases.
@@ -275,6 +302,11 @@ class LeaseQueue(Scheduled, Leases, Controlled, Opens):
                 fair_key=fair_key,
                 unique=Options(unique_key, unique, unique_for, on_conflict),
                 expires=expires,
+                wait=wait,
+                retry=retry,
+                soft_timeout=soft_timeout,
+                on_soft_timeout=on_soft_timeout,
+                executor=executor,
             )
             self.registry.add(made)
             return made

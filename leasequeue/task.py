@@ -7,10 +7,11 @@ import datetime as dt
 import inspect
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from leasequeue import naming, result
 from leasequeue.codec import Signature
+from leasequeue.conduct import Executor, OnSoftTimeout, conduct
 from leasequeue.db.enqueue import enqueue_one
 from leasequeue.db.kinds import AsyncConn, SyncConn
 from leasequeue.db.program import arun, run
@@ -21,6 +22,9 @@ from leasequeue.keys import KeyLike
 from leasequeue.limit import RateLike
 from leasequeue.unique import OnConflict, Options, Until
 from leasequeue.unique import unique as make_unique
+
+if TYPE_CHECKING:
+    from leasequeue.retry import RetryIf, Wait
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -67,6 +71,7 @@ class Task(Generic[P, R]):
         signature: how arguments are checked, encoded and decoded.
         gate: the limit that its jobs wait at; None: they pass none.
         unique: how long one of its jobs keeps others of its key from being created; None: they are not unique.
+        conduct: how its attempts are run: ``wait``, ``retry``, ``soft_timeout``, ``executor``.
     """
 
     def __init__(
@@ -86,6 +91,11 @@ class Task(Generic[P, R]):
         fair_key: KeyLike | None = None,
         unique: Options = NOT_UNIQUE,
         expires: dt.timedelta | dt.datetime | None = None,
+        wait: Wait | None = None,
+        retry: RetryIf | None = None,
+        soft_timeout: dt.timedelta | None = None,
+        on_soft_timeout: OnSoftTimeout | None = None,
+        executor: Executor = "thread",
     ) -> None:
         for text in (name, *aliases):
             naming.check("a task's name", text)
@@ -101,6 +111,10 @@ class Task(Generic[P, R]):
         self.timeout = timeout
         self.upgrade = upgrade
         self.is_async = inspect.iscoroutinefunction(function)
+        self.conduct = conduct(
+            name, self.is_async, wait=wait, retry=retry, timeout=timeout, soft_timeout=soft_timeout,
+            on_soft_timeout=on_soft_timeout, executor=executor,
+        )  # fmt: skip
         self.signature = Signature.of(function)
         self.gate = gate(name, self.signature, limit=limit, rate=rate, limit_key=limit_key, fair_key=fair_key)
         self.unique = make_unique(name, self.signature, unique)

@@ -32,7 +32,9 @@ from leasequeue.job import Held
 from leasequeue.queue import LeaseQueue, Lent, _lent
 from leasequeue.retry import delay_seconds
 from leasequeue.task import Call, Task
-from leasequeue.worker.execute import describe
+from leasequeue.worker.attempt import Tries, Verdict, control_of, raised
+from leasequeue.worker.hand import Failure
+from leasequeue.worker.hand import Outcome as Ending
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     AsyncTest: TypeAlias = AsyncSession | async_scoped_session[Any] | AsyncConnection
 
 _Guard: TypeAlias = NestedTransaction | SessionTransaction
-Outcome: TypeAlias = Literal["succeeded", "retried", "failed", "expired"]
+Outcome: TypeAlias = Literal["succeeded", "retried", "failed", "snoozed", "cancelled", "expired"]
 _LISTED = 20
 """Jobs shown in a failed assertion."""
 
@@ -127,7 +129,8 @@ def drain(
             A retry waits from there. A delay that a handler gives counts from the database's ``now()`` all the same.
         limit: the number of attempts after which a job that is still ready is an error, in jobs.
         raise_errors: True raises what a handler raises at once, with a note that names the job, whose row stays
-            leased; False writes it as a worker would (a retry with its delay, or the failed row).
+            leased; False writes it as a worker would (a retry with its delay, or the failed row). ``Retry``, ``Snooze``,
+            ``Cancel`` and ``Fail`` are a handler's word, no errors: they are done as a worker does them, either way.
         state: what handlers find as ``ctx.state``.
 
     Raises:
@@ -280,7 +283,8 @@ class _Draining:
                 error = raised
         if error is None and ctx.completed and self._is_held(conn, ctx):
             error = RuntimeError("the handler called complete(conn) and returned, but that was rolled back")
-        if error is not None and (self._raise_errors or isinstance(error, DoesNotBind)):
+        said = error is not None and control_of(error) is not None
+        if error is not None and not said and (self._raise_errors or isinstance(error, DoesNotBind)):
             error.add_note(f"raised by job {ctx.id}: {ctx} {job.text[:500]}")
             raise error
         outcome: Outcome = "succeeded"
@@ -301,21 +305,30 @@ class _Draining:
             self._write(conn, ctx, "complete_with_results", results=[result])
 
     def _write_failure(self, conn: Session | Connection, job: _Taken, error: Exception) -> Outcome:
-        ctx, failure = job.ctx, describe(error)
-        final = job.spent >= ctx.max_attempts or isinstance(error, Undecodable)
+        ctx = job.ctx
+        verdict = raised(job.task, Tries(job.spent, ctx.max_attempts), error, 0.0)
+        if isinstance(error, Undecodable):
+            verdict = Verdict(Ending.FAILED_FOR_GOOD, None, verdict.failure)
+        failure = verdict.failure or Failure(type(error).__name__, str(error), None)
+        delay = verdict.delay_seconds if verdict.delay_seconds is not None else delay_seconds(max(1, job.spent))
+        # The statement counts from the server's clock; the shift makes that the test's.
+        delays = [job.shift_seconds + delay]
+        if verdict.outcome is Ending.SNOOZED:
+            self._write(conn, ctx, "snooze", delays=delays, untils=[verdict.until])
+            return "snoozed"
         params: dict[str, Any] = {
-            # The statement counts from the server's clock; the shift makes that the test's.
-            "delays": [job.shift_seconds + delay_seconds(max(1, job.spent))],
+            "delays": delays,
             "types": [failure.type],
             "messages": [failure.message],
             "tracebacks": [failure.traceback],
             "worker": "leasequeue.testing",
         }
-        if final:
-            self._write(conn, ctx, "fail", outcome="failed", **params)
-            return "failed"
-        self._write(conn, ctx, "retry", **params)
-        return "retried"
+        if verdict.outcome is Ending.FAILED:
+            self._write(conn, ctx, "retry", **params)
+            return "retried"
+        outcome: Outcome = "cancelled" if verdict.outcome is Ending.CANCELLED else "failed"
+        self._write(conn, ctx, "fail", outcome=outcome, **params)
+        return outcome
 
     def _write(self, conn: Session | Connection, ctx: JobContext, statement: str, **params: Any) -> None:
         if not sql.execute(conn, self._lq.schema, statement, **_fence(ctx), **params):

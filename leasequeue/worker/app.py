@@ -3,14 +3,68 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 import traceback
 from types import ModuleType
 
+from leasequeue import config
+from leasequeue.db.urls import Settings
 from leasequeue.errors import ConfigurationError
 from leasequeue.queue import LeaseQueue
+from leasequeue.worker.options import WorkerOptions
+
+log = logging.getLogger("leasequeue.worker")
 
 _FORM = "APP is module:attr or module:factory(), for example app.jobs:lq"
+
+
+def application(options: WorkerOptions, *, quiet: bool = False) -> tuple[LeaseQueue, Settings]:
+    """The LeaseQueue that a worker process was asked to serve, its imports loaded, and where it works.
+
+    Args:
+        quiet: say nothing of what is worth a line at start.
+
+    Raises:
+        ConfigurationError: it cannot be loaded, or not be served; the message says why and what to do.
+    """
+    if options.url:
+        config.GIVEN["LEASEQUEUE_URL"] = options.url  # not the environment: programs that a job starts would inherit it
+    if options.schema:
+        config.GIVEN["LEASEQUEUE_SCHEMA"] = options.schema
+    lq = load_app(options.app)
+    lq.load_imports()
+    if not lq.registry.names:
+        raise ConfigurationError(
+            f"{options.app} registers no task, so there is nothing to run: name the modules that define tasks, "
+            f'LeaseQueue(imports=["app.tasks.*"]), or import them where the LeaseQueue is made'
+        )
+    for problem in () if quiet else lq.check():
+        log.warning("%s", problem)
+    return lq, _settings(lq, options)
+
+
+def _settings(lq: LeaseQueue, options: WorkerOptions) -> Settings:
+    """Where this process works.
+
+    The names of the databases are compared, not their addresses: the way of the application may lead through a pooler and
+    that of the worker past it.
+
+    Raises:
+        ConfigurationError: the application configures another database than --url names: its handlers would write there,
+            and complete their jobs here.
+    """
+    if not options.url:
+        return lq.settings()
+    asked = Settings.parse(options.url)
+    own = lq.settings()  # that of --url too, unless the application configures one
+    if (own.dbname or own.user) != (asked.dbname or asked.user):
+        raise ConfigurationError(
+            f"the application configures {own.masked} and --url names {asked.masked}, another database: handlers would "
+            f"write to the one and complete their jobs in the other; leave --url out, or let the application take its URL "
+            f"from LEASEQUEUE_URL"
+        )
+    return asked
 
 
 def load_app(text: str) -> LeaseQueue:

@@ -142,6 +142,7 @@ class Claimer(Loop):
     def turn(self) -> None:
         self._page.stamp("claim_turn")
         now = time.monotonic()
+        self._wake_mode.take(self.link)
         if now >= self._lanes_due:
             self._read_lanes(now)
         self._give_back_stale(now)

@@ -102,7 +102,10 @@ class Completer(Loop):
         self._page.stamp("complete_turn")
         groups: dict[_Group, list[Ended]] = {}
         # A group that broke off half-way is written again, without those whose end is acknowledged: they would look lost.
-        self._batch = [ended for ended in self._batch if not ended.job.acknowledged]
+        # The late end of one that was given up is refused, and said.
+        self._batch = [
+            e for e in self._batch if not e.job.acknowledged or (e.job.given_up and e.outcome is Outcome.LOST)
+        ]
         for ended in self._batch:
             job = ended.job
             kind = "result" if ended.result is not None else ""
@@ -150,7 +153,11 @@ class Completer(Loop):
     def _write(self, group: _Group, members: list[Ended]) -> None:
         outcome, holder, _ = group
         if outcome is Outcome.LOST:
-            self._refuse(members, "its lease was lost while it ran")
+            # Given up: its attempt was ended by us, as failed, while its handler went on.
+            self._refuse([e for e in members if not e.job.given_up], "its lease was lost while it ran")
+            self._refuse(
+                [e for e in members if e.job.given_up], "its handler went on after its timeout, and has ended now"
+            )
             return
         if outcome is Outcome.COMPLETED_BY_CALLER:
             self._verify(members, holder)
@@ -203,6 +210,10 @@ class Completer(Loop):
                 "rates": [limit.rate for _, limit in gates],
                 "seconds": [limit.rate_seconds for _, limit in gates],
             }
+        elif outcome is Outcome.SNOOZED:
+            sql = self._sql.snooze
+            params["delays"] = [ended.delay_seconds or 0.0 for ended in members]
+            params["untils"] = [ended.until for ended in members]
         elif outcome is Outcome.UNBOUND:
             sql = self._sql.put_back
             params["back"] = self._back
@@ -210,7 +221,7 @@ class Completer(Loop):
         else:
             failures = [ended.failure or Failure("Cancelled", "cancelled on request", None) for ended in members]
             params |= {
-                "delays": [delay_seconds(max(1, e.job.attempt - e.job.abandoned)) for e in members],
+                "delays": [_delay_seconds(ended) for ended in members],
                 "types": [failure.type for failure in failures],
                 "messages": [failure.message for failure in failures],
                 "tracebacks": [failure.traceback for failure in failures],
@@ -282,7 +293,9 @@ class Completer(Loop):
                 None,
             )
             final = Outcome.FAILED_FOR_GOOD if ended.job.is_last_attempt else Outcome.FAILED
-            self._write((final, holder, ""), [Ended(ended.job, final, failure=failure)])
+            final = ended.otherwise or final
+            again = ended._replace(outcome=final, result=None, failure=failure)
+            self._write((final, holder, ""), [again])
 
     def _still_held(self, members: list[Ended], holder: uuid.UUID) -> set[int]:
         params = {"ids": [e.job.id for e in members], "terms": [e.job.term for e in members], "me": holder}
@@ -310,6 +323,9 @@ class Completer(Loop):
                 log.warning(
                     "job %s (%s) was claimed too late to start in time: expired", ended.job.id, ended.job.task_name
                 )
+            elif ended.outcome in (Outcome.SNOOZED, Outcome.CANCELLED):
+                reason = ended.failure.message if ended.failure is not None else "on request"
+                log.info("job %s (%s) %s: %s", ended.job.id, ended.job.task_name, ended.outcome.value, reason)
         self._forget([ended.job for ended in members])
 
     def _refuse(self, members: list[Ended], why: str) -> None:
@@ -360,6 +376,12 @@ class Completer(Loop):
             "job %s (%s) attempt %s %s: %s", job.id, job.task_name, job.attempt, final, what,
             extra={"job": job.id, "task": job.task_name, "attempt": job.attempt, "holder": str(job.holder)},
         )  # fmt: skip
+
+
+def _delay_seconds(ended: Ended) -> float:
+    if ended.delay_seconds is not None:
+        return ended.delay_seconds
+    return delay_seconds(max(1, ended.job.attempt - ended.job.abandoned))
 
 
 def _found(rows: list[tuple[Any, ...]]) -> str:

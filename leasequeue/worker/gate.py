@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from leasequeue.db.gates import GateStatements
 from leasequeue.errors import DoesNotBind
 from leasequeue.limit import OF_QUEUE, OF_TASK, Limit, Rules
-from leasequeue.worker.execute import describe
+from leasequeue.worker.attempt import describe
 from leasequeue.worker.floor import BEGINNING, Ladder, Lane
 from leasequeue.worker.hand import Ended, Outcome
 

@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import asyncio
+    import datetime as dt
 
     from leasequeue.context import JobContext
     from leasequeue.limit import Limit
     from leasequeue.task import Task
+    from leasequeue.worker.pool import Sandbox
+    from leasequeue.worker.window import Window
 
 
 class Outcome(enum.Enum):
@@ -26,6 +29,7 @@ class Outcome(enum.Enum):
     COMPLETED_BY_CALLER = "completed by the handler's own transaction"
     FAILED = "failed"
     FAILED_FOR_GOOD = "failed for good"
+    SNOOZED = "comes again later"
     CANCELLED = "cancelled"
     EXPIRED = "not started in time"
     UNSTARTED = "unstarted"
@@ -49,18 +53,21 @@ class Claimed:
     ``start_by`` is the ``time.monotonic`` after which it may not start; None where it may always. ``linked``: it passed a gate
     or is part of a workflow, so that its end is written by other statements.
     ``ended`` is set once its handler has ended, before anything of that end is written; ``acknowledged`` once nothing of it
-    is left to write.
+    is left to write. ``soft_at``, ``deadline`` and ``told_at`` are of ``time.monotonic``; 0.0: there is none. ``consumer``,
+    ``window`` or ``child``: by what it can be interrupted. ``given_up``: its attempt was ended while its handler went on.
     """
 
     __slots__ = (
         "abandoned",
         "acknowledged",
         "attempt",
+        "child",
         "consumer",
         "ctx",
         "deadline",
         "ended",
         "entry",
+        "given_up",
         "holder",
         "id",
         "linked",
@@ -68,6 +75,8 @@ class Claimed:
         "priority",
         "queue",
         "renewed",
+        "slots",
+        "soft_at",
         "start_by",
         "stop_reason",
         "task",
@@ -75,7 +84,9 @@ class Claimed:
         "term",
         "text",
         "tick",
+        "told_at",
         "unknown",
+        "window",
     )
 
     def __init__(
@@ -97,7 +108,12 @@ class Claimed:
         self.entry = 0
         self.ctx: JobContext | None = None
         self.consumer: asyncio.Task[None] | None = None
+        self.window: Window | None = None
+        self.child: Sandbox | None = None
+        self.slots: Slots | None = None
+        self.soft_at = 0.0
         self.deadline = 0.0
+        self.told_at = 0.0
         # Asked for while it was held before: it must not run again.
         self.stop_reason: str | None = "cancelled" if row[10] else None
         self.tick: str | None = row[11]
@@ -106,7 +122,13 @@ class Claimed:
         self.linked: bool = row[13]
         self.unknown = False
         self.ended = False
+        self.given_up = False
         self.acknowledged = False
+
+    @property
+    def is_told(self) -> bool:
+        """Whether it was told to stop. Any thread may do that at any moment."""
+        return self.stop_reason is not None
 
     @property
     def is_last_attempt(self) -> bool:
@@ -116,12 +138,19 @@ class Claimed:
 
 
 class Ended(NamedTuple):
-    """What the completer is told of a job."""
+    """What the completer is told of a job.
+
+    ``delay_seconds``, ``until``: when it comes again, where it does; both None: after the default wait. ``otherwise``: what
+    the outcome is where a transaction that was to complete the job has not committed; None: a failure.
+    """
 
     job: Claimed
     outcome: Outcome
     result: str | None = None
     failure: Failure | None = None
+    delay_seconds: float | None = None
+    until: dt.datetime | None = None
+    otherwise: Outcome | None = None
     gate: tuple[str, Limit] | None = None
     """The key and the limit of a DIVERTED one."""
 
@@ -185,7 +214,8 @@ class Hand:
 class Slots:
     """One queue as this process serves it: how many jobs at once, what waits for a slot, how long handlers take.
 
-    ``ended`` counts per slot, each by its own thread (an increment of a shared number is not atomic).
+    ``ended`` counts per slot, each by its own thread (an increment of a shared number is not atomic). ``lost`` slots are
+    held by handlers that were told to stop and go on.
 
     Args:
         high: so many of the slots are for jobs of a priority above 0 alone. Such a queue fetches nothing ahead, since what was
@@ -205,6 +235,7 @@ class Slots:
         self.aready: deque[Claimed] = deque()
         self.idle: list[asyncio.Future[None]] = []
         self.claimed = 0
+        self.lost = 0
         self.ended = [0] * (2 * size)
         self.mean_seconds = 1.0
         self.last_start = time.monotonic()
@@ -226,13 +257,17 @@ class Slots:
         before the time after which an unstarted job goes back. A queue that runs plain and async handlers side by side
         shares its slots between them and fetches nothing ahead.
         """
-        in_hand = self.in_hand()
+        lost = self.lost
+        size = self.size - lost
+        if size <= 0:
+            return 0
+        in_hand = self.in_hand() - lost
         ahead = 0
         if not ((self.has_sync and self.has_async) or self.high):
-            ahead = min(self.PREFETCH_MAX, int(self.size * self.PREFETCH_SECONDS / max(self.mean_seconds, 1e-6)))
-        if ahead < self.size:
-            return max(0, self.size - in_hand)
-        wanted = self.size + ahead
+            ahead = min(self.PREFETCH_MAX, int(size * self.PREFETCH_SECONDS / max(self.mean_seconds, 1e-6)))
+        if ahead < size:
+            return max(0, size - in_hand)
+        wanted = size + ahead
         room = wanted - in_hand
         return room if room * 2 >= wanted else 0
 

@@ -20,18 +20,17 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from leasequeue import config
 from leasequeue.db.connect import Link, Watchdog
 from leasequeue.db.gates import gate_statements
 from leasequeue.db.jobs import job_statements
 from leasequeue.db.urls import Settings
 from leasequeue.db.version import LINK_PROBE, check, parse
 from leasequeue.db.workers import worker_statements
-from leasequeue.errors import ConfigurationError, LeaseQueueError, SchemaMismatch
+from leasequeue.errors import LeaseQueueError, SchemaMismatch
 from leasequeue.loop import Loop, Outage
 from leasequeue.schedule import deployed_at, to_json
 from leasequeue.worker import logs
-from leasequeue.worker.app import load_app
+from leasequeue.worker.app import application
 from leasequeue.worker.chores import Expiry, Presence, Purge, Sweep
 from leasequeue.worker.claim import Claimer
 from leasequeue.worker.complete import Completer
@@ -42,6 +41,7 @@ from leasequeue.worker.hand import Claimed, Ended, Hand, Holder, Outcome, Slots,
 from leasequeue.worker.options import WorkerOptions
 from leasequeue.worker.page import Page
 from leasequeue.worker.pipe import Pipe
+from leasequeue.worker.pool import Pool
 from leasequeue.worker.progress import ProgressWriter
 from leasequeue.worker.renew import Renewer
 from leasequeue.worker.strays import Strays
@@ -106,7 +106,8 @@ class Process:
         back = "q" if alone else "r"
         self.completer = Completer(link("completer"), outage, sql, page, self.hand, lq.keeps, name, back)
         margin = max(min(1.0, options.ttl_seconds / 2), options.ttl_seconds / 5)
-        self.executor = Executor(lq, self.slots, page, self.completer.finish, options.ttl_seconds - margin)
+        self._pool = Pool(options, lq.process_jobs, lq.process_memory_mib)
+        self.executor = Executor(lq, self.slots, page, self.completer.finish, options.ttl_seconds - margin, self._pool)
         self.wake_mode = WakeMode(settings, schema, options.poll_only)
         holder = Holder(prefix)
         self._strays = strays = Strays(sql, self.hand, STATEMENT_BOUND_SECONDS)
@@ -147,8 +148,9 @@ class Process:
             ]
         self.renewer = Renewer(
             link("renewer", control), outage, sql, page, self.hand, self.executor, options.ttl_seconds,
-            chores, self._presence.leave,
+            chores, self._presence.leave, hurrying=alone,
         )  # fmt: skip
+        self.wake_mode.on_cancel = self.renewer.asked
 
     def _gate(self, queues: list[tuple[str, int]]) -> Gate:
         gated = any(task.gate is not None for task in self._lq.registry)
@@ -166,6 +168,8 @@ class Process:
             "claims": self.claimer.claims,
             "claim_ms": round(self.claimer.claim_seconds * 1000),
             "unknown": dict(self.completer.put_back),
+            "lost_slots": sum(slots.lost for slots in self.slots),
+            "overstaying": self.executor.warden.overstaying(),
             "wake": self.wake_mode.describe(),
             "reserved": {slots.name: slots.high for slots in self.slots if slots.high},
         }
@@ -213,13 +217,13 @@ class Process:
 
     def busy(self) -> bool:
         """Whether a handler runs, or a claimed job waits for one."""
-        return any(slots.in_hand() > 0 for slots in self.slots)
+        # Not one that goes on though its attempt was given up: there is no end of it to wait for.
+        return sum(slots.in_hand() for slots in self.slots) > self.executor.warden.given_up()
 
     def beat(self) -> None:
         """The interpreter runs: the supervisor sees it on the page."""
         self._page.stamp("beat")
-        for job in self.executor.overdue(time.monotonic()):
-            log.error("job %s (%s) runs past its timeout; it is told to stop", job.id, job.task_name)
+        self.executor.warden.look(time.monotonic())
 
     def end(self, timeout_seconds: float, keep_beating: Callable[[float], bool], orphaned: Callable[[], bool]) -> int:
         """End in good order.
@@ -235,6 +239,7 @@ class Process:
         deadline = time.monotonic() + timeout_seconds
         self.claimer.stop()
         self._wait_for(self.claimer)
+        self.renewer.hurry()  # with the claimer its notifications end, and a job can be cancelled still
         self.executor.finish_serving()
         while self.busy() and time.monotonic() < deadline and keep_beating(0.02):
             pass
@@ -255,6 +260,7 @@ class Process:
                 self.completer.finish(Ended(job, Outcome.UNSTARTED))
         self.completer.stop()
         written = self._wait_for(self.completer)
+        self._pool.close()
         if not left:
             try:
                 self.executor.leave_lifespan()
@@ -293,7 +299,7 @@ def run(pipe: Pipe, page: Page) -> int:
     options = WorkerOptions.from_json(birth["options"])
     logs.configure(options.log_format, options.log_level)
     try:
-        lq, settings = _application(options)
+        lq, settings = application(options)
         deployed = deployed_at()
     except LeaseQueueError as error:
         pipe.tell({"event": "refused", "message": str(error)})
@@ -334,46 +340,6 @@ def run(pipe: Pipe, page: Page) -> int:
         return EXIT_CONFIGURATION
     pipe.tell({"event": "ready"})
     return _obey(process, pipe, options)
-
-
-def _application(options: WorkerOptions) -> tuple[LeaseQueue, Settings]:
-    if options.url:
-        config.GIVEN["LEASEQUEUE_URL"] = options.url  # not the environment: programs that a job starts would inherit it
-    if options.schema:
-        config.GIVEN["LEASEQUEUE_SCHEMA"] = options.schema
-    lq = load_app(options.app)
-    lq.load_imports()
-    if not lq.registry.names:
-        raise ConfigurationError(
-            f"{options.app} registers no task, so there is nothing to run: name the modules that define tasks, "
-            f'LeaseQueue(imports=["app.tasks.*"]), or import them where the LeaseQueue is made'
-        )
-    for problem in lq.check():
-        log.warning("%s", problem)
-    return lq, _settings(lq, options)
-
-
-def _settings(lq: LeaseQueue, options: WorkerOptions) -> Settings:
-    """Where this process works.
-
-    The names of the databases are compared, not their addresses: the way of the application may lead through a pooler and
-    that of the worker past it.
-
-    Raises:
-        ConfigurationError: the application configures another database than --url names: its handlers would write there,
-            and complete their jobs here.
-    """
-    if not options.url:
-        return lq.settings()
-    asked = Settings.parse(options.url)
-    own = lq.settings()  # that of --url too, unless the application configures one
-    if (own.dbname or own.user) != (asked.dbname or asked.user):
-        raise ConfigurationError(
-            f"the application configures {own.masked} and --url names {asked.masked}, another database: handlers would "
-            f"write to the one and complete their jobs in the other; leave --url out, or let the application take its URL "
-            f"from LEASEQUEUE_URL"
-        )
-    return asked
 
 
 def _obey(process: Process, pipe: Pipe, options: WorkerOptions) -> int:

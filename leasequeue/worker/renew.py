@@ -9,6 +9,7 @@ own ``complete(conn)``.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("leasequeue.worker")
 
 BATCH_MAX = 1000
+LOOK_SECONDS = 0.1
 
 
 class Renewer(Loop):
@@ -35,6 +37,7 @@ class Renewer(Loop):
         chores: called with this loop's connection after each round of renewals, in this order; each decides by itself
             whether anything is due, and must be quick.
         farewell: called with the connection as the last thing.
+        hurrying: look for cancellations by itself, as after :meth:`hurry`: no notification comes here.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class Renewer(Loop):
         ttl_seconds: float,
         chores: list[Callable[[Link], None]],
         farewell: Callable[[Link], None],
+        hurrying: bool = False,
     ) -> None:
         super().__init__("renewer", link, outage)
         self._sql = sql
@@ -56,9 +60,23 @@ class Renewer(Loop):
         self._executor = executor
         self._ttl_seconds = ttl_seconds
         self._tick_seconds = min(1.0, ttl_seconds / 6)
+        self._hurrying = hurrying
+        self._asked: set[int] = set()
+        self._asking = threading.Lock()
         self._chores = chores
         self._farewell = farewell
         self.lost = 0
+
+    def asked(self, id: int) -> None:
+        """A notification says that a job is to be cancelled: look at once, not with its next renewal. Any thread."""
+        with self._asking:
+            self._asked.add(id)
+        self.wake()
+
+    def hurry(self) -> None:
+        """From now on nobody listens for notifications: look by itself, every 100 ms. Any thread."""
+        self._hurrying = True
+        self.wake()
 
     def turn(self) -> None:
         self._page.stamp("renew_turn")
@@ -67,16 +85,19 @@ class Renewer(Loop):
         oldest = now + self._tick_seconds - self._ttl_seconds / 3
         by_holder: dict[uuid.UUID, list[Claimed]] = {}
         for job in self._hand.jobs():
-            if job.renewed <= oldest and job.stop_reason != "lost":
+            if job.renewed <= oldest and job.stop_reason != "lost" and not job.given_up:
                 by_holder.setdefault(job.holder, []).append(job)
         for holder, jobs in by_holder.items():
             for start in range(0, len(jobs), BATCH_MAX):
                 self._renew(holder, jobs[start : start + BATCH_MAX])
+        if self._asked or self._hurrying:
+            self._look_for_cancels()
         for chore in self._chores:
             chore(self.link)
         self._page.stamp("renew_ok")
         self._page.rest("renew_turn")
-        self.pause(max(0.0, now + self._tick_seconds - time.monotonic()))
+        tick = min(LOOK_SECONDS, self._tick_seconds) if self._hurrying else self._tick_seconds
+        self.pause(max(0.0, now + tick - time.monotonic()))
 
     def interrupted(self) -> None:
         # The turn is over: a database that is away for long must not look like a loop that hangs.
@@ -98,6 +119,21 @@ class Renewer(Loop):
                 self._executor.stop_job(job, "cancelled")
         if missing:
             self._judge(holder, missing)
+
+    def _look_for_cancels(self) -> None:
+        """Read the wish to cancel of those that it may be about. A plain read: it waits for nobody's lock."""
+        with self._asking:
+            asked, self._asked = self._asked, set()
+        by_holder: dict[uuid.UUID, list[Claimed]] = {}
+        for job in self._hand.jobs():
+            if job.stop_reason is None and not job.ended and (self._hurrying or job.id in asked):
+                by_holder.setdefault(job.holder, []).append(job)
+        for holder, jobs in by_holder.items():
+            params = {"ids": [j.id for j in jobs], "terms": [j.term for j in jobs], "me": holder}
+            cancelled = {row[0] for row in self.link.run(self._sql.read_cancelled, params)}
+            for job in jobs:
+                if job.id in cancelled:
+                    self._executor.stop_job(job, "cancelled")
 
     def _judge(self, holder: uuid.UUID, missing: list[Claimed]) -> None:
         params = {"ids": [j.id for j in missing], "terms": [j.term for j in missing], "me": holder}

@@ -11,10 +11,11 @@ import logging
 import secrets
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from leasequeue.db.connect import readable
-from leasequeue.db.names import channel
+from leasequeue.db.names import CANCEL, channel
 from leasequeue.db.pooling import Kind, detect
 from leasequeue.db.workers import BACKEND_PID, NOTIFY, listen
 
@@ -34,6 +35,8 @@ class WakeMode:
 
     Args:
         poll_only: never listen.
+
+    ``on_cancel`` is called with the id of a job that somebody wants cancelled, in the claimer's thread.
     """
 
     def __init__(self, settings: Settings, schema: str, poll_only: bool) -> None:
@@ -46,6 +49,7 @@ class WakeMode:
         self._token: str | None = None
         self._sent = 0.0
         self._proven: bool | None = None
+        self.on_cancel: Callable[[int], None] = lambda _: None
 
     @property
     def kind(self) -> str:
@@ -86,11 +90,27 @@ class WakeMode:
         until = time.monotonic() + seconds
         while True:
             payloads = link.notifications(max(0.0, until - time.monotonic()), wake_fd)
-            for payload in payloads:
-                if payload.startswith(_PROBE):
-                    self._seen(payload)
-            if not payloads or any(not p.startswith(_PROBE) for p in payloads):
+            if not payloads or self._is_for_claimer(payloads):
                 return
+
+    def take(self, link: Link) -> None:
+        """Take the notifications that came meanwhile, without waiting: a claimer that finds work never waits."""
+        if self._listening and link.has_heard:
+            self._is_for_claimer(link.notifications(0.0))
+
+    def _is_for_claimer(self, payloads: list[str]) -> bool:
+        """Pass on what is not for it; whether something is."""
+        found = False
+        for payload in payloads:
+            if payload.startswith(_PROBE):
+                self._seen(payload)
+            elif payload.startswith(CANCEL):
+                id = payload.removeprefix(CANCEL)
+                if id.isdecimal() and id.isascii():
+                    self.on_cancel(int(id))
+            else:
+                found = True
+        return found
 
     def _seen(self, payload: str) -> None:
         with self._lock:

@@ -129,8 +129,8 @@ def test_an_executor_that_got_it_in_time_and_starts_it_late(
     job = Claimed(row, me, "default", lq.registry["report"], sent)
     assert job.start_by is not None
     assert 59 < job.start_by - sent < 60.01
-    executor = Executor(lq, [], None, lambda ended: None, 30.0)  # type: ignore[arg-type]  # nothing is entered on the page
-    ended = executor._prepare(job, job.start_by + 0.001)
+    executor = Executor(lq, [], None, lambda ended: None, 30.0, None)  # type: ignore[arg-type]  # no page, no pool
+    ended = executor.prepare(job, job.start_by + 0.001)
     assert isinstance(ended, Ended)
     assert ended.outcome is Outcome.EXPIRED
     completer = Completer(link, Outage(), sql, None, Hand(), lambda queue: True, "me", "r")  # type: ignore[arg-type]
