@@ -294,6 +294,8 @@ class Completer(Loop):
             )
             final = Outcome.FAILED_FOR_GOOD if ended.job.is_last_attempt else Outcome.FAILED
             final = ended.otherwise or final
+            if self.progress is not None and final is not Outcome.FAILED:
+                self.progress.write(self.link, [ended.job])
             again = ended._replace(outcome=final, result=None, failure=failure)
             self._write((final, holder, ""), [again])
 

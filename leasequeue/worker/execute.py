@@ -3,7 +3,6 @@
 What happens to one job::
 
     start_by is past ───────> EXPIRED
-    start_by is past ───────> EXPIRED
     decode ──does not bind──> UNBOUND (put back)          an entry on the page stands from just before the handler
       │    └─undecodable────> FAILED_FOR_GOOD             starts until the completer has the end acknowledged
       v
