@@ -203,6 +203,7 @@ def pcomplete(then: str = "") -> None:
 
 @lq.task(name="crash", max_attempts=1, executor="process")
 def crash(how: str) -> None:
+    current_job().progress(1, 4, how)
     match how:
         case "segfault":
             ctypes.string_at(0)

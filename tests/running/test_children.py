@@ -85,6 +85,8 @@ def test_a_death_fails_one_attempt(database: Database, worker: Start) -> None:
         assert (outcome, attempt, abandoned) == ("failed", 1, 0), how
         assert error.startswith("ProcessDied: the process that ran job")
         assert words in error
+        said = database.scalar("SELECT (meta -> 'progress') - 'at' FROM leasequeue_finished WHERE id = %s", (ids[how],))
+        assert said == {"done": 1.0, "total": 4.0, "note": how}
     for other in others:
         assert ended(database, other)[:3] == ("succeeded", 1, 0)
     outcome, attempt, abandoned, error, _ = ended(database, hung)
