@@ -39,7 +39,7 @@ class Looper:
         self.link = Link(Settings.parse(url), application_name="benchmark")
         self.link.connect()
         self.gate = rooms.Gate(gate_statements("public"), ["default"], False, 60.0)
-        self.gate.connected(self.link)
+        self.gate.read_rules(self.link)
         self.sql = job_statements("public")
         self.me = uuid.uuid4()
         self.k = k

@@ -133,7 +133,7 @@ class Claimer(Loop):
         if self.link.generation > 1:
             self._strays.suspect(self._holder.renew())
         self._lanes_due = 0.0
-        self._gate.connected(self.link)
+        self._gate.connected()
         self._wake_mode.begin(self.link)
 
     def interrupted(self) -> None:

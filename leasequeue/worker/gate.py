@@ -79,16 +79,20 @@ class Gate:
         self._looked = float("-inf")
         self._due: set[str] = set()
         self._used: set[str] = set()
+        self._filled = False
         self._rules = Rules()
 
-    def connected(self, link: Link) -> None:
-        """A new connection. After a failover terms may come that are smaller than those seen before."""
+    def connected(self) -> None:
+        """There is a new connection. After a failover terms may come that are smaller than those seen before."""
         self._keys.clear()
         self._term = 0
-        link.run(self._sql.fill_buckets)
+        self._filled = False
 
     def read_rules(self, link: Link) -> None:
         """Read the limits that stand beside the jobs; a change of one is seen with the next call."""
+        if not self._filled:
+            link.run(self._sql.fill_buckets)
+            self._filled = True
         self._rules = Rules(link.run(self._sql.rules))
 
     def rescan(self) -> None:

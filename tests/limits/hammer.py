@@ -89,7 +89,7 @@ class Claimer:
         self.link.connect()
         self.sql, self.gate_sql = _broken(variant, job_statements("public"), gate_statements("public"))
         self.gate = Gate(self.gate_sql, ["default", "narrow"], True, TTL)
-        self.gate.connected(self.link)
+        self.gate.connected()
         self.gate.read_rules(self.link)
         self.me = uuid.uuid4()
 

@@ -41,7 +41,7 @@ class Hand:
         self.sql = job_statements(database.schema)
         self.gate_sql = gate_statements(database.schema)
         self.gate = Gate(self.gate_sql, queues or ["default"], True, ttl_seconds)
-        self.gate.connected(self.link)
+        self.gate.connected()
         self.gate.read_rules(self.link)
 
     def gated(self, k: int = 10, queue: str = "default") -> list[Taken]:
