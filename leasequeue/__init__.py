@@ -36,6 +36,8 @@ from leasequeue.errors import (
     SchemaMismatch,
     Undecodable,
     UnknownTask,
+    WorkflowChanged,
+    WorkflowRefused,
 )
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from leasequeue.queue import LeaseQueue
     from leasequeue.raising import Cancel, Fail, JobControl, JobInterrupted, JobTimeout, Retry, Snooze
     from leasequeue.task import AsyncTask, Call, Task
+    from leasequeue.workflow import Step, Workflow, WorkflowHandle, batch, chain, continues, fires, group
 
 _HOMES = {
     "AsyncLeader": "lease",
@@ -65,8 +68,16 @@ _HOMES = {
     "Refused": "lease",
     "Retry": "raising",
     "Snooze": "raising",
+    "Step": "workflow",
     "Task": "task",
+    "Workflow": "workflow",
+    "WorkflowHandle": "workflow",
+    "batch": "workflow",
+    "chain": "workflow",
+    "continues": "workflow",
     "current_job": "context",
+    "fires": "workflow",
+    "group": "workflow",
 }
 
 __all__ = [
@@ -112,10 +123,20 @@ __all__ = [
     "ScheduleRefused",
     "SchemaMismatch",
     "Snooze",
+    "Step",
     "Task",
     "Undecodable",
     "UnknownTask",
+    "Workflow",
+    "WorkflowChanged",
+    "WorkflowHandle",
+    "WorkflowRefused",
+    "batch",
+    "chain",
+    "continues",
     "current_job",
+    "fires",
+    "group",
 ]
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from leasequeue.db.kinds import AsyncConn, SyncConn
+    from leasequeue.workflow import Step
 
 _current: ContextVar[JobContext] = ContextVar("leasequeue_current_job")
 _making = threading.Lock()
@@ -49,20 +50,23 @@ class JobContext:
         completed: True once :meth:`complete` has been accepted by the server. Whether it counts is decided by
             the commit of that transaction.
 
-    ``schema`` and ``keep`` (whether the queue keeps a history) are what :meth:`complete` writes by; ``stored`` is what of
-    ``reported`` stands in the row.
+    ``schema``, ``keep`` (whether the queue keeps a history) and ``linked`` (whether others may wait for it, or for its place)
+    are what :meth:`complete` writes by; ``stored`` is what of ``reported`` stands in the row.
     Thread-safe: the handler may hand it to threads of its own.
     """
 
     __slots__ = (
         "_cancelled",
+        "_home",
         "_looked",
         "_report",
+        "_step",
         "attempt",
         "completed",
         "held",
         "id",
         "keep",
+        "linked",
         "max_attempts",
         "queue",
         "reported",
@@ -84,6 +88,9 @@ class JobContext:
         schema: str = "public",
         keep: bool = True,
         tick: dt.datetime | None = None,
+        linked: bool = False,
+        step: str | None = None,
+        home: Any = None,
     ) -> None:
         self.held = held
         self.id = held.id
@@ -95,6 +102,9 @@ class JobContext:
         self.schema = schema
         self.keep = keep
         self.tick = tick
+        self.linked = linked
+        self._step = step
+        self._home = home
         self.completed = False
         self._cancelled: threading.Event | None = None
         self._looked = False
@@ -113,6 +123,17 @@ class JobContext:
         """
         self._looked = True
         return self._event()
+
+    @property
+    def workflow(self) -> Step | None:
+        """The workflow of which this job is a step: its id and name, the results of the steps before it, and a way to add
+        steps behind those that have not ended. None where it is part of none.
+        """
+        if self._step is None:
+            return None
+        from leasequeue.workflow import Step
+
+        return Step.of(self._home, self.id, self._step)
 
     @property
     def stopped_early(self) -> bool:
@@ -177,6 +198,9 @@ class JobContext:
         savepoint: SQLAlchemy's connection is therefore invalidated then, which ends the outer transaction as
         well; on a bare driver connection, and in a nested ``atomic()`` of Django, do not call it.
 
+        A job that others wait for releases them in the same transaction: their rows stay locked until it ends, and the
+        completions of its siblings (jobs for which the same ones wait) wait as long, nobody else's. So keep it short.
+
         Any isolation level; under REPEATABLE READ and SERIALIZABLE a row that somebody else took may also
         show as the server's serialization failure. On a connection in autocommit mode it is final at once.
 
@@ -186,15 +210,16 @@ class JobContext:
 
         Raises:
             LeaseLost: another holder has, or had, the row; let the transaction roll back.
+            WorkflowChanged: a step was added behind one that this end cancels, at that moment; likewise, and run it again.
             ResultNotStorable: the result cannot be carried as JSON; nothing was written.
             ConfigurationError: ``conn`` is not an accepted kind, or is an asynchronous one.
         """
-        run(conn, complete_held, self.schema, self.held, self._encode(result), self.keep)
+        run(conn, complete_held, self.schema, self.held, self._encode(result), self.keep, self.linked)
         self.completed = True
 
     async def acomplete(self, conn: AsyncConn, /, result: object = None) -> None:
         """The async twin of :meth:`complete`."""
-        await arun(conn, complete_held, self.schema, self.held, self._encode(result), self.keep)
+        await arun(conn, complete_held, self.schema, self.held, self._encode(result), self.keep, self.linked)
         self.completed = True
 
     @staticmethod

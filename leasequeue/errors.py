@@ -16,6 +16,8 @@
     ├── ActionRefused              what an operator asked for a job changed nothing; the row says why
     │   └── JobNotFound            there is no job with that id, or no more
     ├── ScheduleRefused            what was asked for a schedule changed nothing; the message says why
+    ├── WorkflowRefused            what was asked for a workflow changed nothing; the message says why
+    │   └── WorkflowChanged        a step was added at the moment of this completion: run the transaction again
     ├── LeaseRefused               somebody else holds the lease
     ├── LeaseNotTaken              an operator could not take a lease from its holder
     ├── LeaseLost                  this process no longer holds the row in its term
@@ -241,6 +243,25 @@ class ScheduleRefused(LeaseQueueError):
         super().__init__(f"schedule {name!r}: {reason}")
         self.name = name
         self.reason = reason
+
+
+class WorkflowRefused(LeaseQueueError):
+    """What was asked for a workflow, or of it, has changed nothing."""
+
+
+class WorkflowChanged(WorkflowRefused):
+    """A step was added, at that very moment, behind a step that the completion of this job would cancel.
+
+    Args:
+        job_id: the job that was to be completed.
+    """
+
+    def __init__(self, job_id: int) -> None:
+        super().__init__(
+            f"job {job_id} was not completed: a step was added behind it while its transaction ran, which its snapshot does "
+            f"not show; let the transaction roll back and run it again, in READ COMMITTED"
+        )
+        self.job_id = job_id
 
 
 class LeaseRefused(LeaseQueueError):

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
     from leasequeue.retry import RetryIf, Wait
+    from leasequeue.workflow import Workflow, WorkflowHandle
 
 M = TypeVar("M", bound=Callable[..., Any])
 
@@ -346,6 +347,26 @@ class LeaseQueue(Scheduled, Leases, Controlled, Cancels, Opens):
         jobs = _jobs(calls)
         found = await arun(conn, enqueue_many, self.schema, jobs, self.checked) if jobs else []
         return [made(each, job, self) for each, job in zip(found, jobs, strict=True)]
+
+    # Workflows
+
+    def workflow(self, name: str | None = None) -> Workflow:
+        """A workflow to be put together: ``add`` steps, then ``enqueue`` it as a whole.
+
+        Args:
+            name: shown in lists; need not be unique.
+        """
+        from leasequeue.workflow import Workflow
+
+        return Workflow(self, name)
+
+    def workflow_of(self, id: int) -> WorkflowHandle:
+        """The handle of a workflow that was enqueued before, by its id. Asks nothing yet."""
+        from leasequeue.workflow import WorkflowHandle
+
+        return WorkflowHandle(self, id)
+
+    # Single jobs
 
     @overload
     def job(self, id: int, task: Task[..., R]) -> Job[R]: ...

@@ -227,20 +227,22 @@ class _Draining:
         rows = sql.execute(conn, self._lq.schema, "take_ready", me=self._me, queues=self._queues, **self._clock.params)
         if not rows:
             return None
-        id, term, queue, name, text, attempt, abandoned, most, shift, is_late = rows[0]
+        id, term, queue, name, text, attempt, abandoned, most, shift, is_late, step = rows[0]
         if len(self.ran) >= self._limit:
             raise AssertionError(
                 f"{self._limit} jobs ran and {name} (job {id}) is ready still: does it enqueue itself?"
             )
         held = Held(id, term, self._me)
         if is_late:
-            sql.execute(conn, self._lq.schema, "expire", ids=[id], terms=[term], me=self._me)
+            expire = "expire" if step is None else "expire_within"
+            sql.execute(conn, self._lq.schema, expire, ids=[id], terms=[term], me=self._me)
             self.ran.append(Ran(id, name, queue, attempt - 1, "expired"))
             return self.take(conn)
         task = self._lq.registry[name]
         ctx = JobContext(
-            held, name, queue, attempt, most or task.max_attempts, self._state, self._lq.schema, self._lq.keeps(queue)
-        )
+            held, name, queue, attempt, most or task.max_attempts, self._state, self._lq.schema, self._lq.keeps(queue),
+            linked=step is not None, step=step or None, home=self._lq,
+        )  # fmt: skip
         return _Taken(ctx, task, text, attempt - abandoned, shift)
 
     def run(self, conn: Session | Connection, job: _Taken) -> None:
@@ -297,7 +299,9 @@ class _Draining:
         self.ran.append(Ran(ctx.id, ctx.task, ctx.queue, ctx.attempt, outcome, value, error))
 
     def _write_success(self, conn: Session | Connection, ctx: JobContext, result: str | None) -> None:
-        if not ctx.keep:
+        if ctx.linked:
+            self._write(conn, ctx, "succeed_within", results=[result], kept=[ctx.keep])
+        elif not ctx.keep:
             self._write(conn, ctx, "complete_unkept")
         elif result is None:
             self._write(conn, ctx, "complete")
@@ -317,17 +321,19 @@ class _Draining:
             self._write(conn, ctx, "snooze", delays=delays, untils=[verdict.until])
             return "snoozed"
         params: dict[str, Any] = {
-            "delays": delays,
             "types": [failure.type],
             "messages": [failure.message],
             "tracebacks": [failure.traceback],
             "worker": "leasequeue.testing",
         }
         if verdict.outcome is Ending.FAILED:
-            self._write(conn, ctx, "retry", **params)
+            self._write(conn, ctx, "retry", delays=delays, **params)
             return "retried"
         outcome: Outcome = "cancelled" if verdict.outcome is Ending.CANCELLED else "failed"
-        self._write(conn, ctx, "fail", outcome=outcome, **params)
+        if ctx.linked:
+            self._write(conn, ctx, "fail_within", outcome=outcome, **params)
+        else:
+            self._write(conn, ctx, "fail", outcome=outcome, delays=delays, **params)
         return outcome
 
     def _write(self, conn: Session | Connection, ctx: JobContext, statement: str, **params: Any) -> None:

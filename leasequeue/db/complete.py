@@ -1,6 +1,7 @@
 """The program behind ``ctx.complete(conn)``: a job's end in the transaction of its effects.
 
-Locks: the job's row, ``FOR UPDATE``. The settings it changes are local to the transaction.
+Locks: the job's row, ``FOR UPDATE``; of a job with children then theirs (``db/ends.py``), until the transaction ends. The
+settings it changes are local to the transaction.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB, UUID
 
-from leasequeue.db.program import Program, Statement, Target, sqlstate
+from leasequeue.db.ends import end_statements
+from leasequeue.db.names import qualify
+from leasequeue.db.program import Program, Statement, Target, sqlstate, statement_of
 from leasequeue.db.tables import tables
-from leasequeue.errors import LeaseLost
+from leasequeue.errors import LeaseLost, WorkflowChanged
 
 if TYPE_CHECKING:
     from leasequeue.job import Held
@@ -34,12 +37,23 @@ if TYPE_CHECKING:
 _DIVISION_BY_ZERO = "22012"
 
 
-def complete_held(target: Target, schema: str, held: Held, result: str | None, keep: bool) -> Program[None]:
+def complete_held(
+    target: Target, schema: str, held: Held, result: str | None, keep: bool, linked: bool = False
+) -> Program[None]:
     """Delete the held row and write its history, or abort the transaction in the server.
+
+    Args:
+        linked: it passed a gate, or others may wait for it. A job that was none of these when it was claimed and has got
+            a child since (by plain SQL: steps are linked from the start) is refused like one that is lost, so that the
+            child is not; its next attempt knows.
 
     Raises:
         LeaseLost: the row is not held any more, neither by this holder nor in this term.
+        WorkflowChanged: a step was added, at that very moment, behind one that would be cancelled by this end.
     """
+    if linked:
+        yield from _complete_linked(target, schema, held, result, keep)
+        return
     try:
         yield (
             _complete(schema),
@@ -58,6 +72,30 @@ def complete_held(target: Target, schema: str, held: Held, result: str | None, k
         raise
 
 
+def _complete_linked(target: Target, schema: str, held: Held, result: str | None, keep: bool) -> Program[None]:
+    # Two statements: while the row is locked nobody can add a child, and the second one's snapshot (in READ COMMITTED)
+    # has every child that was added before. So the check for late ones finds none, but behind what falls with it.
+    try:
+        yield _hold(schema), {"id": held.id, "term": held.term, "holder": str(held.holder)}
+    except Exception as error:
+        if sqlstate(error) == _DIVISION_BY_ZERO:
+            target.doom()
+            raise LeaseLost(f"job {held.id}", held.term, "its completion was refused by the server") from error
+        raise
+    try:
+        yield (
+            _succeed(schema),
+            {
+                "ids": [held.id], "terms": [held.term], "me": str(held.holder), "results": [result], "kept": [keep],
+            },
+        )  # fmt: skip
+    except Exception as error:
+        if sqlstate(error) == _DIVISION_BY_ZERO:
+            target.doom()
+            raise WorkflowChanged(held.id) from error
+        raise
+
+
 # What is left of the lease, and what the caller's own setting allows, in milliseconds. The settings are read
 # as intervals ('500ms', '1min', '0'), since pg_settings would compute them all. A setting that this server
 # does not know reads as NULL and is left alone.
@@ -65,8 +103,12 @@ _REST = "greatest(1000, ceil(extract(epoch FROM leasequeue_job.expires_at - cloc
 
 
 def _bounded(setting: str) -> Any:
+    return literal_column(_bounded_text(setting))
+
+
+def _bounded_text(setting: str) -> str:
     own = f"extract(epoch FROM nullif(current_setting('{setting}', true), '')::interval) * 1000"
-    return literal_column(
+    return (
         f"CASE WHEN current_setting('{setting}', true) IS NOT NULL THEN "
         f"set_config('{setting}', least({_REST}, nullif({own}, 0))::bigint::text, true) ELSE '' END"
     )
@@ -77,6 +119,26 @@ def _meta(job: Any) -> Any:
     asked = func.jsonb_build_object("cancel_requested_at", job.c.cancel_requested_at)
     kept = func.coalesce(job.c.meta, cast(literal_column("'{}'"), JSONB)).op("||")(asked)
     return case((job.c.cancel_requested_at.is_(None), job.c.meta), else_=kept).label("meta")
+
+
+_HOLD = f"""WITH k AS MATERIALIZED (
+    SELECT id, expires_at FROM {{s}}.leasequeue_job
+    WHERE id = %(id)s::bigint AND state = 'l' AND holder = %(holder)s::text::uuid AND term = %(term)s::bigint
+    FOR UPDATE
+)
+SELECT 1 / count(*), max({_bounded_text("idle_in_transaction_session_timeout")}), max({_bounded_text("transaction_timeout")})
+FROM k AS leasequeue_job"""
+
+
+@functools.cache
+def _hold(schema: str) -> Statement:
+    return statement_of(_HOLD.format(s=qualify(schema).replace("%", "%%")))
+
+
+@functools.cache
+def _succeed(schema: str) -> Statement:
+    # The drivers differ in how they send a uuid, not in how they send a text.
+    return statement_of(end_statements(schema).succeed_within.replace("%(me)s", "%(me)s::text::uuid"))
 
 
 @functools.cache
@@ -90,6 +152,7 @@ def _complete(schema: str) -> Statement:
             job.c.term == bindparam("p_term", type_=BigInteger),
             job.c.holder == cast(bindparam("p_holder", type_=Text), UUID),
             job.c.state == literal_column("'l'"),
+            job.c.children.is_(None),
         )
         .with_for_update()
         .cte("k")
@@ -143,4 +206,4 @@ def _complete(schema: str) -> Statement:
 
 def statements(schema: str) -> dict[str, str]:
     """The statement by its name, as a DBAPI cursor gets it."""
-    return {"complete_held": _complete(schema).text}
+    return {"complete_held": _complete(schema).text, "hold": _hold(schema).text}

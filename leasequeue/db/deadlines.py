@@ -20,15 +20,20 @@ _EXPIRE_WAITING = f"""WITH k AS MATERIALIZED (
     ORDER BY start_by LIMIT 500 FOR UPDATE SKIP LOCKED
 ), d AS (
     DELETE FROM {{s}}.leasequeue_job WHERE {CHILDLESS} RETURNING {FAILED}, start_by
-), {wake("d")}
-INSERT INTO {{s}}.leasequeue_finished ({HISTORY}, meta, options, error)
-SELECT id, queue, task, args, 'expired', attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta, options, {EXPIRED}
-FROM d RETURNING id, task, queue"""
+), {wake("d")}, f AS (
+    INSERT INTO {{s}}.leasequeue_finished ({HISTORY}, meta, options, error)
+    SELECT id, queue, task, args, 'expired', attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta, options,
+        {EXPIRED}
+    FROM d RETURNING id, task, queue
+)
+SELECT id, task, queue FROM f
+UNION ALL (SELECT NULL, NULL, NULL FROM {{s}}.leasequeue_job
+    WHERE start_by < now() AND state <> 'l' AND (state = 'b' OR children IS NOT NULL) LIMIT 1)"""
 
 
 @cache
 def expire_waiting(schema: str) -> str:
-    """Ends at most 500 jobs. Returns id, task, queue of each."""
+    """Ends at most 500 jobs. Returns id, task, queue of each, and at last NULLs where there are some for ``db/ends.py``."""
     return _EXPIRE_WAITING.format(s=qualify(schema).replace("%", "%%"))
 
 

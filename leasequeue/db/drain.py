@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
+from leasequeue.db.ends import end_statements
 from leasequeue.db.jobs import job_statements
 from leasequeue.db.names import qualify
 from leasequeue.db.program import _WRITE, Program, Statement, Target, run, statement_of
@@ -31,7 +32,9 @@ WHERE id = (
     ORDER BY priority DESC, available_at, id LIMIT 1 FOR UPDATE SKIP LOCKED)
 RETURNING id, term, queue, task, args::text, attempt, abandoned, max_attempts,
     extract(epoch FROM coalesce(%(now)s::timestamptz, now() + %(shift)s::float8 * interval '1 second') - now())::float8,
-    coalesce(start_by < coalesce(%(now)s::timestamptz, now() + %(shift)s::float8 * interval '1 second'), false)"""
+    coalesce(start_by < coalesce(%(now)s::timestamptz, now() + %(shift)s::float8 * interval '1 second'), false),
+    CASE WHEN workflow IS NOT NULL THEN jsonb_build_object('id', workflow, 'name', meta ->> 'flow', 'step', meta ->> 'step')
+        ::text WHEN limit_key IS NOT NULL OR children IS NOT NULL THEN '' END"""
 
 _LIST_LIVE = """SELECT id, queue, task, args::text, state::text, available_at::text,
     task = ANY(%(tasks)s::text[]) AND args = %(args)s::jsonb AND (%(queue)s::text IS NULL OR queue = %(queue)s::text)
@@ -41,8 +44,8 @@ FROM {s}.leasequeue_job ORDER BY id"""
 @functools.cache
 def _statement(schema: str, name: str) -> Statement:
     own = statements(schema).get(name)
-    sql = own if own is not None else getattr(job_statements(schema), name)
-    return statement_of(sql)
+    theirs = end_statements(schema) if name.endswith("_within") else job_statements(schema)
+    return statement_of(own or getattr(theirs, name))
 
 
 def _one(target: Target, statement: Statement, params: dict[str, Any]) -> Program[list[tuple[Any, ...]]]:

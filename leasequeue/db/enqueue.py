@@ -6,7 +6,7 @@ Locks: an enqueue locks only the rows that it inserts; with a ``unique_key`` see
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from sqlalchemy import text
 
@@ -44,7 +44,7 @@ def check_version(target: Target, schema: str, checked: Checked) -> Program[None
     checked.add(target.database)
 
 
-def _explained(error: Exception, target: Target, schema: str, checked: Checked) -> NoReturn:
+def explained(error: Exception, target: Target, schema: str, checked: Checked) -> NoReturn:
     """Raise the error itself, or what it means: the tables went away, or changed, after they were checked."""
     if sqlstate(error) in _UNDEFINED:
         checked.discard(target.database)
@@ -74,7 +74,7 @@ def enqueue_one(target: Target, schema: str, job: NewJob, checked: Checked) -> P
             return Enqueued(int(rows[0][0]), True)
         return (yield from unique.insert_one(schema, job, statement, params))
     except Exception as error:  # noqa: BLE001  # raised again, as itself or as what it means
-        _explained(error, target, schema, checked)
+        explained(error, target, schema, checked)
 
 
 def enqueue_many(target: Target, schema: str, jobs: Sequence[NewJob], checked: Checked) -> Program[list[Enqueued]]:
@@ -90,10 +90,7 @@ def enqueue_many(target: Target, schema: str, jobs: Sequence[NewJob], checked: C
     found: list[Enqueued | None] = [None] * len(jobs)
     plain = [index for index, job in enumerate(jobs) if job.unique_key is None and job.hold_key is None]
     try:
-        lanes = sorted({(job.queue, job.priority) for job in jobs if job.priority})
-        if lanes:
-            queues, priorities = zip(*lanes, strict=True)
-            yield insert.lanes(schema), {"p_queue": list(queues), "p_priority": list(priorities)}
+        yield from note_lanes(schema, jobs)
         for chunk in chunks(jobs, plain):
             gated = any(jobs[index].limit_key is not None for index in chunk)
             rows = yield insert.many(schema, False, gated), insert.columns(jobs, chunk)
@@ -103,13 +100,58 @@ def enqueue_many(target: Target, schema: str, jobs: Sequence[NewJob], checked: C
                 found[index] = Enqueued(int(id), True)
         if len(plain) < len(jobs):
             yield from unique.insert_keyed(schema, jobs, found, chunks)
-        now_due = {job.queue for job in jobs if job.run_at is None and not job.delay_seconds > 0}
-        wake = [queue for queue in sorted(now_due) if target.may_notify(channel(schema), queue)]
-        if wake:
-            yield insert.notice(), {"p_channel": channel(schema), "p_queue": wake}
+        yield from announce(target, schema, jobs)
     except Exception as error:  # noqa: BLE001  # raised again, as itself or as what it means
-        _explained(error, target, schema, checked)
+        explained(error, target, schema, checked)
     return [each for each in found if each is not None]
+
+
+def note_lanes(schema: str, jobs: Sequence[NewJob]) -> Program[None]:
+    """Note the priorities that the jobs bring into use."""
+    lanes = sorted({(job.queue, job.priority) for job in jobs if job.priority})
+    if lanes:
+        queues, priorities = zip(*lanes, strict=True)
+        yield insert.lanes(schema), {"p_queue": list(queues), "p_priority": list(priorities)}
+
+
+def announce(target: Target, schema: str, jobs: Sequence[NewJob]) -> Program[None]:
+    """Notify for the queues of those that are due now."""
+    now_due = {job.queue for job in jobs if job.run_at is None and not job.delay_seconds > 0}
+    wake = [queue for queue in sorted(now_due) if target.may_notify(channel(schema), queue)]
+    if wake:
+        yield insert.notice(), {"p_channel": channel(schema), "p_queue": wake}
+
+
+class StepOf(NamedTuple):
+    """What the jobs of a workflow have beside: each its step's name, how many it waits for, how many wait for it.
+
+    Attributes:
+        xact: the transaction in which it all happens, as the server names it.
+    """
+
+    workflow: int
+    flow: str | None
+    xact: str
+    names: Sequence[str]
+    pending: Sequence[int]
+    children: Sequence[int]
+
+
+def insert_steps(schema: str, jobs: Sequence[NewJob], of: StepOf) -> Program[list[int]]:
+    """Insert the jobs of a workflow, in statements of bounded size; unique keys are not looked at.
+
+    Returns:
+        Their ids, ascending in the order given; none where the transaction is not ``of.xact`` any more.
+    """
+    ids: list[int] = []
+    for chunk in chunks(jobs, range(len(jobs))):
+        gated = any(jobs[index].limit_key is not None for index in chunk)
+        params = insert.columns(jobs, chunk) | {"p_workflow": of.workflow, "p_flow": of.flow, "p_xact": of.xact}
+        params |= {"p_pending": [of.pending[i] for i in chunk], "p_children": [of.children[i] for i in chunk]}
+        params["p_step"] = [of.names[i] for i in chunk]
+        rows = yield insert.steps(schema, gated), params
+        ids += sorted(int(row[0]) for row in rows)
+    return ids
 
 
 def chunks(jobs: Sequence[NewJob], indexes: Sequence[int]) -> list[list[int]]:

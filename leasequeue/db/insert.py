@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import (
     ARRAY,
+    BigInteger,
     Boolean,
     ColumnElement,
     DateTime,
@@ -300,6 +301,32 @@ def many(schema: str, keyed: bool, gated: bool, replaces: bool = False) -> State
 
 
 @functools.cache
+def steps(schema: str, gated: bool) -> Statement:
+    """Insert the jobs of a workflow: what waits for others does so in state ``b``. Returns id."""
+    known = tables(schema)
+    rows = Rows({"pending": Integer, "children": Integer, "step": Text}, gated)
+    each, zero = rows.each, cast(literal_column("0"), Integer)
+    due_state = _gate(rows.kind.c.limit_key) if gated else cast(literal_column("'r'"), Char)
+    named = func.jsonb_build_object(
+        literal_column("'step'"), each.c.step, literal_column("'flow'"), _bound("flow", Text)
+    )
+    meta = func.coalesce(rows.values["meta"], func.jsonb_build_object())
+    values = rows.values | {
+        "meta": meta.op("||", return_type=JSONB())(func.jsonb_strip_nulls(named)),
+        "state": case((each.c.pending > zero, cast(literal_column("'b'"), Char)), else_=due_state),
+        "pending": func.nullif(each.c.pending, zero),
+        "children": func.nullif(each.c.children, zero),
+        "workflow": _bound("workflow", BigInteger),
+    }
+    # In autocommit mode this would be another transaction than the one before, and a step could end before those behind it
+    # are known.
+    same = literal_column("pg_current_xact_id()::text") == _bound("xact", Text)
+    given = select(*values.values()).select_from(rows.both).where(same).order_by(each.c.place)
+    adding: Any = pg_insert(known.job).from_select(list(values), given)
+    return Statement(rows.waking(adding, known).returning(known.job.c.id))
+
+
+@functools.cache
 def lanes(schema: str) -> Statement:
     lane = tables(schema).lane
     given = unnest("given", {"queue": Text, "priority": Integer}, numbered=False)
@@ -323,6 +350,7 @@ def statements(schema: str) -> dict[str, str]:
         "enqueue_many": many(schema, False, False).text,
         "enqueue_many_keyed": many(schema, True, True).text,
         "enqueue_many_replacing": many(schema, True, True, True).text,
+        "enqueue_steps": steps(schema, True).text,
         "lanes": lanes(schema).text,
         "wake": notice().text,
     }

@@ -37,7 +37,8 @@ CLAIMED = (
     "RETURNING id, term, task, args::text, attempt, abandoned, max_attempts, "
     "extract(epoch FROM available_at)::float8, priority, queue, cancel_requested_at IS NOT NULL, "
     "meta ->> 'tick', extract(epoch FROM start_by - clock_timestamp())::float8, "
-    "limit_key IS NOT NULL OR children IS NOT NULL OR workflow IS NOT NULL"
+    "CASE WHEN workflow IS NOT NULL THEN jsonb_build_object('id', workflow, 'name', meta ->> 'flow', 'step', meta ->> 'step')"
+    "::text WHEN limit_key IS NOT NULL OR children IS NOT NULL THEN '' END"
 )
 
 # One term for a whole batch: nextval in a subselect runs once, and not at all when nothing is claimed.
@@ -162,7 +163,7 @@ RETURNING id"""
 _COMPLETE_UNKEPT = f"""{LOCKED}
 DELETE FROM {{s}}.leasequeue_job WHERE {CHILDLESS} RETURNING id"""
 
-# Of a job that passed a gate, or is part of a workflow (whose steps may be run again): its slot is free.
+# Of a job that passed a gate: its slot is free. Of a step of a workflow see db/ends.py.
 _COMPLETE_LINKED = f"""{LOCKED}, d AS (
     DELETE FROM {{s}}.leasequeue_job WHERE {CHILDLESS} RETURNING {_ENDED}, limit_key,
         CASE WHEN workflow IS NOT NULL THEN {_OPTIONS} END AS options
@@ -352,11 +353,15 @@ _BURY = f"""WITH d AS (
         SELECT id FROM {{s}}.leasequeue_job WHERE state = 'q' AND abandoned >= %(max_abandoned)s AND children IS NULL
         ORDER BY id LIMIT 500 FOR UPDATE SKIP LOCKED)) AND children IS NULL
     RETURNING {FAILED}
+), f AS (
+    INSERT INTO {{s}}.leasequeue_finished ({HISTORY}, meta, options, error)
+    SELECT id, queue, task, args, 'failed', attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta, options,
+        'Abandoned: the process that ran it died or was lost ' || abandoned || ' times'
+    FROM d RETURNING id, task
 )
-INSERT INTO {{s}}.leasequeue_finished ({HISTORY}, meta, options, error)
-SELECT id, queue, task, args, 'failed', attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta, options,
-    'Abandoned: the process that ran it died or was lost ' || abandoned || ' times'
-FROM d RETURNING id, task"""
+SELECT id, task FROM f
+UNION ALL (SELECT NULL, NULL FROM {{s}}.leasequeue_job
+    WHERE state = 'q' AND abandoned >= %(max_abandoned)s AND children IS NOT NULL LIMIT 1)"""
 
 _COUNT_SUSPECTS = f"""SELECT count(*) FROM (
     SELECT FROM {{s}}.leasequeue_job WHERE state = 'q' AND {SUSPECT_NOW} LIMIT 100) AS counted"""

@@ -69,7 +69,10 @@ _PARAMETER = re.compile(r"%\((\w+)\)s")
 
 
 def statement_of(sql: str) -> Statement:
-    """A statement of our own connections (psycopg's style: ``%(name)s``, a literal ``%`` doubled), for a program."""
+    """A statement that is written as psycopg takes it: ``%(name)s``, and ``%%`` for a percent sign.
+
+    Each parameter is to be cast there: some drivers ask the server for its type.
+    """
     parts = _PARAMETER.split(sql)
     parts[::2] = [part.replace("%%", "%").replace(":", "\\:") for part in parts[::2]]
     parts[1::2] = [f":{part}" for part in parts[1::2]]

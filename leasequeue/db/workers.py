@@ -29,7 +29,25 @@ _PURGE = """DELETE FROM {s}.{table} WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM {s}.{table} WHERE {column} < now() - %(keep)s * interval '1 second'{more}
     LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) RETURNING 1"""
 
+# What is left of a workflow once it is old and none of its jobs lives. A few at a time: each may have thousands of steps.
+_PURGE_WORKFLOWS = """WITH old AS MATERIALIZED (
+    SELECT id FROM {s}.leasequeue_workflow AS workflow
+    WHERE created_at < now() - %(keep)s * interval '1 second' AND NOT EXISTS (
+        SELECT FROM {s}.leasequeue_step AS step JOIN {s}.leasequeue_job AS job ON job.id = step.job_id
+        WHERE step.workflow = workflow.id)
+    ORDER BY created_at LIMIT least(%(limit)s, 10) FOR UPDATE SKIP LOCKED
+), steps AS (
+    DELETE FROM {s}.leasequeue_step WHERE workflow = ANY(ARRAY(SELECT id FROM old)) RETURNING job_id
+), above AS (
+    DELETE FROM {s}.leasequeue_edge WHERE child_id = ANY(ARRAY(SELECT job_id FROM steps)) RETURNING 1
+), below AS (
+    DELETE FROM {s}.leasequeue_edge
+    WHERE parent_id = ANY(ARRAY(SELECT job_id FROM steps)) AND NOT child_id = ANY(ARRAY(SELECT job_id FROM steps)) RETURNING 1
+)
+DELETE FROM {s}.leasequeue_workflow WHERE id = ANY(ARRAY(SELECT id FROM old)) RETURNING 1"""
+
 DAY = 86_400.0
+WORKFLOWS_SECONDS = 90 * DAY
 
 
 class Retention(NamedTuple):
@@ -85,9 +103,8 @@ def worker_statements(schema: str) -> WorkerStatements:
 def purges(schema: str) -> tuple[tuple[str, float], ...]:
     """Text and age in seconds of each purge; ``limit`` is its other parameter."""
     quoted = qualify(schema).replace("%", "%%")
-    return tuple(
-        (_PURGE.format(s=quoted, table=r.table, column=r.column, more=r.more), r.keep_seconds) for r in RETENTIONS
-    )
+    plain = [(_PURGE.format(s=quoted, table=r.table, column=r.column, more=r.more), r.keep_seconds) for r in RETENTIONS]
+    return (*plain, (_PURGE_WORKFLOWS.format(s=quoted), WORKFLOWS_SECONDS))
 
 
 @cache

@@ -11,8 +11,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from leasequeue.db.deadlines import expire_waiting
+from leasequeue.db.ends import EndStatements
 from leasequeue.db.jobs import JobStatements
 from leasequeue.db.workers import WorkerStatements, purge_queue, purges
+from leasequeue.worker.bury import bury, expire
 
 if TYPE_CHECKING:
     from leasequeue.db.connect import Link
@@ -43,8 +45,9 @@ class Sweep:
         max_abandoned: a suspect that was abandoned this often is buried.
     """
 
-    def __init__(self, sql: JobStatements, found: Callable[[], None], max_abandoned: int) -> None:
+    def __init__(self, sql: JobStatements, ends: EndStatements, found: Callable[[], None], max_abandoned: int) -> None:
         self._sql = sql
+        self._ends = ends
         self._found = found
         self._max_abandoned = max_abandoned
         self._due = 0.0
@@ -70,8 +73,7 @@ class Sweep:
                     id, task, queue, "to be run alone" if state == "q" else "ready again", abandoned,
                 )  # fmt: skip
             self._found()
-        for id, task in link.run(self._sql.bury, {"max_abandoned": self._max_abandoned}):
-            log.error("job %s (%s) has failed for good: its process died or was lost too often", id, task)
+        bury(link, self._sql, self._ends, self._max_abandoned)
         took = time.monotonic() - started
         # Not all processes at the same moment.
         self._due = started + max(SWEEP_MIN_SECONDS * random.uniform(0.7, 1.0), SWEEP_SHARE * took)  # noqa: S311
@@ -83,8 +85,9 @@ class Expiry:
     Where many expire at once, or a held snapshot makes it slow, it costs its share of the time, as the sweep does.
     """
 
-    def __init__(self, schema: str) -> None:
+    def __init__(self, schema: str, ends: EndStatements) -> None:
         self._sql = expire_waiting(schema)
+        self._ends = ends
         self._due = 0.0
 
     def __call__(self, link: Link) -> None:
@@ -93,6 +96,8 @@ class Expiry:
             return
         self._due = started + SWEEP_FAILED_SECONDS  # before, as in the sweep
         rows = link.run(self._sql, {}, bound_seconds=EXPIRY_BOUND_SECONDS)
+        if rows and rows[-1][0] is None:
+            rows = rows[:-1] + expire(link, self._ends, EXPIRY_BOUND_SECONDS)
         for task, count in Counter(task for _, task, _ in rows).items():
             log.warning("%d job(s) of task %s were not started in time: expired", count, task)
         took = time.monotonic() - started

@@ -111,6 +111,13 @@ class Claimer(Loop):
         self._gate.rescan()
         self.wake()
 
+    def released(self) -> None:
+        """Rows became ready that are due since a moment ago: look a little below the floors at once. Any thread."""
+        for lanes in list(self._lanes.values()):
+            for lane in list(lanes.values()):
+                lane.look()
+        self.wake()
+
     def freed(self) -> None:
         """A job under a limit has ended here: its key may have a slot for the next. Any thread."""
         self._freed = True

@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from leasequeue.db.ends import EndStatements
 from leasequeue.db.jobs import JobStatements
 from leasequeue.errors import DatabaseUnavailable, LeaseLost, OutcomeUnknown
 from leasequeue.limit import Limit
 from leasequeue.loop import Loop, Outage
 from leasequeue.retry import delay_seconds
 from leasequeue.worker.hand import Claimed, Ended, Failure, Hand, Outcome
+from leasequeue.worker.joins import Joins
 
 if TYPE_CHECKING:
     from leasequeue.db.connect import Link
@@ -36,6 +38,9 @@ LOCKED_AGAIN_SECONDS = 0.1
 
 _Group = tuple[Outcome, uuid.UUID, str]
 
+_FINAL = (Outcome.SUCCEEDED, Outcome.FAILED_FOR_GOOD, Outcome.CANCELLED, Outcome.EXPIRED)
+_JOINED, _JOINED_WHOLE = "joined", "joined, and somebody waits for its failure"
+
 _DATA_CLASSES = ("21", "22", "23", "54")
 """SQLSTATE classes that blame the row: data, constraints, limits of a value. Anything else may pass by itself."""
 
@@ -45,6 +50,7 @@ class Completer(Loop):
 
     Args:
         keeps: whether a queue keeps a history.
+        ends: how jobs are ended that others may wait for.
         worker: the readable name of this process, written beside failures.
         back: the state in which what was not run goes back: ``r``, or ``q`` where suspects are run.
 
@@ -61,8 +67,13 @@ class Completer(Loop):
         keeps: Callable[[str], bool],
         worker: str,
         back: str,
+        ends: EndStatements,
     ) -> None:
         super().__init__("completer", link, outage)
+        self._ends = ends
+        self._joins = Joins(ends)
+        self._again: set[int] = set()
+        self.released: Callable[[], None] = lambda: None
         self._sql = sql
         self._page = page
         self._hand = hand
@@ -88,7 +99,8 @@ class Completer(Loop):
 
     def done(self) -> bool:
         """Ends only when everything that it was told is written."""
-        return self.stopping and not self._batch and not self._locked and self._intake.empty()
+        waiting = self._batch or self._locked or self._joins
+        return self.stopping and not waiting and self._intake.empty()
 
     def interrupted(self) -> None:
         self._page.rest("complete_turn")
@@ -102,20 +114,25 @@ class Completer(Loop):
         self._page.stamp("complete_turn")
         groups: dict[_Group, list[Ended]] = {}
         # A group that broke off half-way is written again, without those whose end is acknowledged: they would look lost.
-        # The late end of one that was given up is refused, and said.
+        # The late end of one that was given up is refused, and said. What waits for a lock has its own time.
         self._batch = [
             e for e in self._batch if not e.job.acknowledged or (e.job.given_up and e.outcome is Outcome.LOST)
         ]
+        if self._joins:
+            self._batch = [ended for ended in self._batch if ended.job not in self._joins]
         for ended in self._batch:
             job = ended.job
             kind = "result" if ended.result is not None else ""
-            if ended.outcome is Outcome.SUCCEEDED:
+            if job.joined and ended.outcome in _FINAL:
+                kind = _JOINED_WHOLE if job.whole else _JOINED
+            elif ended.outcome is Outcome.SUCCEEDED:
                 if job.linked:
                     kind = "linked"
                 elif not self._keeps(job.queue):
                     kind = "unkept"
             groups.setdefault((ended.outcome, job.holder, kind), []).append(ended)
-        for group, members in groups.items():
+        # Those that may wait for a lock come last.
+        for group, members in sorted(groups.items(), key=lambda item: item[0][2].startswith(_JOINED)):
             if self.progress is not None and group[0] in (Outcome.FAILED_FOR_GOOD, Outcome.CANCELLED):
                 self.progress.write(self.link, [ended.job for ended in members])
             # What was written leaves the batch at once: if the connection breaks later, it is not written again.
@@ -132,6 +149,7 @@ class Completer(Loop):
     def _gather(self) -> None:
         """Wait for an end, then take all that are there."""
         timeout = max(0.0, self._locked_due - time.monotonic()) if self._locked else 1.0
+        timeout = self._joins.wait_seconds(timeout)
         batch = self._batch
         try:
             first = self._intake.get(timeout=timeout)
@@ -147,11 +165,12 @@ class Completer(Loop):
         if self._locked and time.monotonic() >= self._locked_due:
             batch.extend(self._locked)
             self._locked = []
+        batch.extend(self._joins.due())
 
     # Writing
 
     def _write(self, group: _Group, members: list[Ended]) -> None:
-        outcome, holder, _ = group
+        outcome, holder, kind = group
         if outcome is Outcome.LOST:
             # Given up: its attempt was ended by us, as failed, while its handler went on.
             self._refuse([e for e in members if not e.job.given_up], "its lease was lost while it ran")
@@ -163,7 +182,10 @@ class Completer(Loop):
             self._verify(members, holder)
             return
         try:
-            returned = self._execute(group, members)
+            if kind.startswith(_JOINED):
+                members, returned = self._write_joined(group, members)
+            else:
+                returned = self._execute(group, members)
         except OutcomeUnknown:
             for ended in members:
                 ended.job.unknown = True
@@ -177,6 +199,18 @@ class Completer(Loop):
             self._one_by_one(group, members, error)
             return
         self._settle(members, returned, holder)
+
+    def _write_joined(self, group: _Group, members: list[Ended]) -> tuple[list[Ended], set[int]]:
+        """Those that were not set aside, and which of them were ended."""
+        deep = group[0] is not Outcome.SUCCEEDED
+        try:
+            return self._joins.write(self.link, members, lambda some: self._execute(group, some), deep=deep)
+        except Exception:
+            # It may have been written in parts: what is found ended when it is tried again was ended by us.
+            for ended in members:
+                ended.job.unknown = True
+            members[:] = [ended for ended in members if ended.job not in self._joins]
+            raise
 
     def _execute(self, group: _Group, members: list[Ended]) -> set[int]:
         outcome, holder, kind = group
@@ -196,8 +230,12 @@ class Completer(Loop):
                 sql = self._sql.complete_linked
                 params["results"] = [ended.result for ended in members]
                 params["kept"] = [self._keeps(ended.job.queue) for ended in members]
+            elif kind.startswith(_JOINED):
+                sql = self._ends.succeed if members[0].job.whole else self._ends.succeed_plainly
+                params["results"] = [ended.result for ended in members]
+                params["kept"] = [self._keeps(ended.job.queue) for ended in members]
         elif outcome is Outcome.EXPIRED:
-            sql = self._sql.expire
+            sql = self._ends.expire_held if kind.startswith(_JOINED) else self._sql.expire
         elif outcome is Outcome.UNSTARTED:
             sql = self._sql.release
             params["back"] = self._back
@@ -229,9 +267,27 @@ class Completer(Loop):
             }
             sql = self._sql.retry
             if outcome is not Outcome.FAILED:
-                sql = self._sql.fail
+                sql = self._ends.fail if kind.startswith(_JOINED) else self._sql.fail
                 params["outcome"] = "cancelled" if outcome is Outcome.CANCELLED else "failed"
+        if kind.startswith(_JOINED):
+            return self._note_ends(self.link.run(sql, params), members)
         return {row[0] for row in self.link.run(sql, params)}
+
+    def _note_ends(self, rows: list[tuple[Any, ...]], members: list[Ended]) -> set[int]:
+        """What the statement ended beside its own, and whether something became ready by it."""
+        fell = [row for row in rows if row[3] is False]
+        for id, task, *_ in fell[:5]:
+            log.info("job %s (%s) is cancelled: it came after a job that ended otherwise than hoped for", id, task)
+        if len(fell) > 5:
+            log.info("and %d more", len(fell) - 5)
+        if rows and rows[0][5]:
+            self.released()
+        whole = {row[0] for row in rows if row[3] is None}
+        for ended in members:
+            if ended.job.id in whole:
+                ended.job.whole = True
+                self._again.add(ended.job.id)
+        return {row[0] for row in rows if row[3]}
 
     def _one_by_one(self, group: _Group, members: list[Ended], error: psycopg.Error) -> None:
         """One row's data is refused by the server: the others must not pay for it."""
@@ -246,7 +302,8 @@ class Completer(Loop):
             return
         failure = Failure("ResultRefused", f"the database refused what the job returned: {error}".strip(), None)
         final = Outcome.FAILED_FOR_GOOD if ended.job.is_last_attempt else Outcome.FAILED
-        self._write((final, group[1], ""), [Ended(ended.job, final, failure=failure)])
+        kind = _JOINED if ended.job.joined and final in _FINAL else ""
+        self._write((final, group[1], kind), [Ended(ended.job, final, failure=failure)])
 
     # What became of it
 
@@ -264,7 +321,16 @@ class Completer(Loop):
             self._refuse([ended for ended in gone if ended.job.id not in written], "its completion came too late")
         # Last: had one of the statements above failed, the whole group would be written again.
         locked = [ended for ended in missing if ended.job.id in held]
+        if self._again:
+            for ended in locked:
+                if ended.job.id in self._again:
+                    self._intake.put(ended)  # at once, by the statement for it
+            locked = [ended for ended in locked if ended.job.id not in self._again]
+            self._again.clear()
         if locked:
+            for ended in locked:
+                # Or it has got a child since it was claimed, and the plain statements leave it alone.
+                ended.job.joined = True
             if not self._locked:
                 self._locked_due = time.monotonic() + LOCKED_AGAIN_SECONDS
             self._locked.extend(locked)
@@ -296,8 +362,9 @@ class Completer(Loop):
             final = ended.otherwise or final
             if self.progress is not None and final is not Outcome.FAILED:
                 self.progress.write(self.link, [ended.job])
+            kind = _JOINED if ended.job.joined and final in _FINAL else ""
             again = ended._replace(outcome=final, result=None, failure=failure)
-            self._write((final, holder, ""), [again])
+            self._write((final, holder, kind), [again])
 
     def _still_held(self, members: list[Ended], holder: uuid.UUID) -> set[int]:
         params = {"ids": [e.job.id for e in members], "terms": [e.job.term for e in members], "me": holder}

@@ -187,6 +187,9 @@ class Executor:
             self._schema,
             self._lq.keeps(job.queue),
             due_time(job.tick),
+            job.linked,
+            job.workflow,
+            self._lq,
         )
         job.ctx = ctx
         if job.is_told:  # since the first look, by somebody who may not have seen the context yet

@@ -23,7 +23,10 @@ BEGINNING = (float("-inf"), 0)
 
 
 class Ladder:
-    """When to look below a floor, and how deep. For one thread, but for :meth:`whole`; the clock is ``time.monotonic``."""
+    """When to look below a floor, and how deep. For one thread, but for :meth:`whole` and :meth:`soon`.
+
+    The clock is ``time.monotonic``.
+    """
 
     __slots__ = ("_asked", "_due", "_noticed", "_scanned", "_whole")
 
@@ -49,6 +52,10 @@ class Ladder:
             if self._due[i] <= now and 2 * rung <= depth:
                 self._due[i] = now + rung
 
+    def soon(self) -> None:
+        """Make the first rung due at once."""
+        self._due[0] = 0.0
+
     def whole(self) -> None:
         """Make the whole lane due at once. One that is being scanned at this moment is scanned again."""
         self._asked += 1
@@ -56,7 +63,7 @@ class Ladder:
 
 @dataclass(slots=True)
 class Lane:
-    """One priority of one queue, as one worker process reads it. For one thread, but for :meth:`rescan`.
+    """One priority of one queue, as one worker process reads it. For one thread, but for :meth:`rescan` and :meth:`look`.
 
     ``floor`` is in seconds since 1970 by the database's clock, exact to the microsecond, with the job's id. ``head`` is a
     time before which none of the jobs that wait in it became due, as far as is known: an estimate, for :func:`aged`.
@@ -110,6 +117,10 @@ class Lane:
         self.head = database_now
         if start == BEGINNING and self.floor == BEGINNING:
             self.floor = (database_now, 0)
+
+    def look(self) -> None:
+        """Look below the floor, as deep as the first rung, at the next claim. Any thread."""
+        self.ladder.soon()
 
     def rescan(self) -> None:
         """Scan from the beginning at the next claim. Any thread."""

@@ -51,7 +51,9 @@ class Claimed:
 
     ``renewed`` is the ``time.monotonic`` from before the claim or renewal was sent; the lease is trusted from there.
     ``start_by`` is the ``time.monotonic`` after which it may not start; None where it may always. ``linked``: it passed a gate
-    or is part of a workflow, so that its end is written by other statements.
+    or is part of a workflow, so that its end is written by other statements. ``joined``: others may wait for it, so that its
+    end is written under their locks; ``whole``: somebody waits for its failure. ``workflow``: JSON of which workflow, and
+    which step.
     ``ended`` is set once its handler has ended, before anything of that end is written; ``acknowledged`` once nothing of it
     is left to write. ``soft_at``, ``deadline`` and ``told_at`` are of ``time.monotonic``; 0.0: there is none. ``consumer``,
     ``window`` or ``child``: by what it can be interrupted. ``given_up``: its attempt was ended while its handler went on.
@@ -70,6 +72,7 @@ class Claimed:
         "given_up",
         "holder",
         "id",
+        "joined",
         "linked",
         "max_attempts",
         "priority",
@@ -86,7 +89,9 @@ class Claimed:
         "tick",
         "told_at",
         "unknown",
+        "whole",
         "window",
+        "workflow",
     )
 
     def __init__(
@@ -119,7 +124,10 @@ class Claimed:
         self.tick: str | None = row[11]
         # From before the claim was sent, so that it is never later than the row says.
         self.start_by: float | None = None if row[12] is None else renewed + row[12]
-        self.linked: bool = row[13]
+        self.linked = row[13] is not None
+        self.workflow: str | None = row[13] or None
+        self.joined = self.workflow is not None
+        self.whole = False
         self.unknown = False
         self.ended = False
         self.given_up = False

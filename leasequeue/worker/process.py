@@ -21,6 +21,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from leasequeue.db.connect import Link, Watchdog
+from leasequeue.db.ends import end_statements
 from leasequeue.db.gates import gate_statements
 from leasequeue.db.jobs import job_statements
 from leasequeue.db.urls import Settings
@@ -85,6 +86,7 @@ class Process:
         self._alone = alone
         schema = lq.schema
         sql = job_statements(schema)
+        ends = end_statements(schema)
         control = Settings.parse(options.control_url) if options.control_url else settings
         watchdog = Watchdog()
         # A statement must not outlast the lease that it is about.
@@ -104,7 +106,7 @@ class Process:
         ]
         name = f"{socket.gethostname()}:{os.getpid()}"
         back = "q" if alone else "r"
-        self.completer = Completer(link("completer"), outage, sql, page, self.hand, lq.keeps, name, back)
+        self.completer = Completer(link("completer"), outage, sql, page, self.hand, lq.keeps, name, back, ends)
         margin = max(min(1.0, options.ttl_seconds / 2), options.ttl_seconds / 5)
         self._pool = Pool(options, lq.process_jobs, lq.process_memory_mib)
         self.executor = Executor(lq, self.slots, page, self.completer.finish, options.ttl_seconds - margin, self._pool)
@@ -122,6 +124,7 @@ class Process:
                 lq.registry.get, self.completer.finish, strays, self.wake_mode, self._gate(queues), options.ttl_seconds,
             )  # fmt: skip
             self.completer.freed = self.claimer.freed
+            self.completer.released = self.claimer.released
         strays.found = self.claimer.rescan
         self._presence = Presence(
             worker_statements(schema),
@@ -142,8 +145,8 @@ class Process:
         chores: list[Callable[[Link], None]] = [strays.release, self.wake_mode.prove, self._presence, progress]
         if not alone:
             chores += [
-                Sweep(sql, self.claimer.rescan, options.max_abandoned),
-                Expiry(schema),
+                Sweep(sql, ends, self.claimer.rescan, options.max_abandoned),
+                Expiry(schema, ends),
                 Purge(schema, lq.retentions()),
             ]
         self.renewer = Renewer(

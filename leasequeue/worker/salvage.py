@@ -13,8 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from leasequeue.db.ends import EndStatements
 from leasequeue.db.jobs import JobStatements
 from leasequeue.loop import Loop, Outage
+from leasequeue.worker.bury import bury
 from leasequeue.worker.hand import holder_range
 from leasequeue.worker.page import Started
 
@@ -64,6 +66,7 @@ class Salvage(Loop):
         link: Link,
         outage: Outage,
         sql: JobStatements,
+        ends: EndStatements,
         unregister: str,
         queues: list[str],
         ttl_seconds: float,
@@ -73,6 +76,7 @@ class Salvage(Loop):
     ) -> None:
         super().__init__("salvage", link, outage)
         self._sql = sql
+        self._ends = ends
         self._unregister = unregister
         self._queues = queues
         self._ttl_seconds = ttl_seconds
@@ -153,8 +157,7 @@ class Salvage(Loop):
                 self._dead.remove(dead)
 
     def _bury(self) -> None:
-        for id, task in self.link.run(self._sql.bury, {"max_abandoned": self._max_abandoned}):
-            log.error("job %s (%s) has failed for good: its process died or was lost too often", id, task)
+        bury(self.link, self._sql, self._ends, self._max_abandoned)
 
     def _look_for_suspects(self) -> None:
         count = self.link.run(self._sql.count_suspects, {"queues": self._queues})[0][0]

@@ -20,6 +20,7 @@ import time
 from typing import Any
 
 from leasequeue.db.connect import Link, Watchdog
+from leasequeue.db.ends import end_statements
 from leasequeue.db.jobs import job_statements
 from leasequeue.db.urls import Settings
 from leasequeue.db.workers import worker_statements
@@ -185,7 +186,8 @@ class Supervisor:
         settings = Settings.from_json(event["settings"])
         link = Link(settings, application_name="leasequeue supervisor", watchdog=Watchdog())
         self._salvage = Salvage(
-            link, Outage(), job_statements(event["schema"]), worker_statements(event["schema"]).unregister,
+            link, Outage(), job_statements(event["schema"]), end_statements(event["schema"]),
+            worker_statements(event["schema"]).unregister,
             list(event["queues"]), self._options.ttl_seconds, self._options.max_abandoned,
             self._note_suspects, self._note_ready,
         )  # fmt: skip

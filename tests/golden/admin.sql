@@ -15,7 +15,7 @@ SELECT id, was_due, queue FROM u;
 WITH old AS MATERIALIZED (
     SELECT id, queue, task, args, meta, options FROM "app".leasequeue_finished
     WHERE id = %(id)s AND outcome IN ('failed', 'cancelled', 'expired')
-      AND (%(again)s OR meta -> 'retried_as' IS NULL)
+      AND (%(again)s OR meta -> 'retried_as' IS NULL) AND options -> 'workflow' IS NULL
     FOR UPDATE
 ), new AS (
     INSERT INTO "app".leasequeue_job (queue, task, args, meta, priority, max_attempts, state,

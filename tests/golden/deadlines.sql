@@ -12,7 +12,12 @@ WITH k AS MATERIALIZED (
         'workflow', workflow)), '{}') AS options, start_by
 ), w AS (
     INSERT INTO "app".leasequeue_wake (queue, key) SELECT DISTINCT queue, limit_key FROM d WHERE limit_key IS NOT NULL
+), f AS (
+    INSERT INTO "app".leasequeue_finished (id, queue, task, args, outcome, attempt, abandoned, enqueued_at, started_at, finished_at, meta, options, error)
+    SELECT id, queue, task, args, 'expired', attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta, options,
+        'Expired: it was to start by ' || to_char(start_by AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.MS') || 'Z'
+    FROM d RETURNING id, task, queue
 )
-INSERT INTO "app".leasequeue_finished (id, queue, task, args, outcome, attempt, abandoned, enqueued_at, started_at, finished_at, meta, options, error)
-SELECT id, queue, task, args, 'expired', attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta, options, 'Expired: it was to start by ' || to_char(start_by AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.MS') || 'Z'
-FROM d RETURNING id, task, queue;
+SELECT id, task, queue FROM f
+UNION ALL (SELECT NULL, NULL, NULL FROM "app".leasequeue_job
+    WHERE start_by < now() AND state <> 'l' AND (state = 'b' OR children IS NOT NULL) LIMIT 1);

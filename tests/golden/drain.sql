@@ -10,7 +10,9 @@ WHERE id = (
     ORDER BY priority DESC, available_at, id LIMIT 1 FOR UPDATE SKIP LOCKED)
 RETURNING id, term, queue, task, args::text, attempt, abandoned, max_attempts,
     extract(epoch FROM coalesce(%(now)s::timestamptz, now() + %(shift)s::float8 * interval '1 second') - now())::float8,
-    coalesce(start_by < coalesce(%(now)s::timestamptz, now() + %(shift)s::float8 * interval '1 second'), false);
+    coalesce(start_by < coalesce(%(now)s::timestamptz, now() + %(shift)s::float8 * interval '1 second'), false),
+    CASE WHEN workflow IS NOT NULL THEN jsonb_build_object('id', workflow, 'name', meta ->> 'flow', 'step', meta ->> 'step')
+        ::text WHEN limit_key IS NOT NULL OR children IS NOT NULL THEN '' END;
 
 -- list_live
 SELECT id, queue, task, args::text, state::text, available_at::text,

@@ -11,7 +11,7 @@ WHERE id = ANY(ARRAY(
         ORDER BY available_at, id LIMIT %(k)s FOR UPDATE SKIP LOCKED
     ) AS ready
     LIMIT %(k)s))
-RETURNING id, term, task, args::text, attempt, abandoned, max_attempts, extract(epoch FROM available_at)::float8, priority, queue, cancel_requested_at IS NOT NULL, meta ->> 'tick', extract(epoch FROM start_by - clock_timestamp())::float8, limit_key IS NOT NULL OR children IS NOT NULL OR workflow IS NOT NULL;
+RETURNING id, term, task, args::text, attempt, abandoned, max_attempts, extract(epoch FROM available_at)::float8, priority, queue, cancel_requested_at IS NOT NULL, meta ->> 'tick', extract(epoch FROM start_by - clock_timestamp())::float8, CASE WHEN workflow IS NOT NULL THEN jsonb_build_object('id', workflow, 'name', meta ->> 'flow', 'step', meta ->> 'step')::text WHEN limit_key IS NOT NULL OR children IS NOT NULL THEN '' END;
 
 -- claim_suspect
 UPDATE "app".leasequeue_job SET state = 'l', holder = %(me)s, term = (SELECT nextval('"app".leasequeue_term')), expires_at = clock_timestamp() + %(ttl)s * interval '1 second', attempt = attempt + 1, claimed_at = clock_timestamp(), unique_key = CASE WHEN unique_until = 's' THEN NULL ELSE unique_key END
@@ -21,7 +21,7 @@ WHERE id = ANY(ARRAY(
         SELECT name FROM "app".leasequeue_queue
         WHERE paused_at IS NOT NULL AND (resume_at IS NULL OR resume_at > now())))
     ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED))
-RETURNING id, term, task, args::text, attempt, abandoned, max_attempts, extract(epoch FROM available_at)::float8, priority, queue, cancel_requested_at IS NOT NULL, meta ->> 'tick', extract(epoch FROM start_by - clock_timestamp())::float8, limit_key IS NOT NULL OR children IS NOT NULL OR workflow IS NOT NULL;
+RETURNING id, term, task, args::text, attempt, abandoned, max_attempts, extract(epoch FROM available_at)::float8, priority, queue, cancel_requested_at IS NOT NULL, meta ->> 'tick', extract(epoch FROM start_by - clock_timestamp())::float8, CASE WHEN workflow IS NOT NULL THEN jsonb_build_object('id', workflow, 'name', meta ->> 'flow', 'step', meta ->> 'step')::text WHEN limit_key IS NOT NULL OR children IS NOT NULL THEN '' END;
 
 -- peek
 SELECT DISTINCT lane.queue
@@ -325,11 +325,15 @@ WITH d AS (
         ELSE coalesce(meta, '{}') || jsonb_build_object('cancel_requested_at', cancel_requested_at) END, '{}') || jsonb_build_object('progress', progress) END AS meta, term, limit_key, nullif(jsonb_strip_nulls(jsonb_build_object('priority', nullif(priority, 0), 'max_attempts', max_attempts,
         'limit_key', limit_key, 'limit_max', limit_max, 'rate_max', rate_max, 'rate_seconds', rate_seconds,
         'workflow', workflow)), '{}') AS options
+), f AS (
+    INSERT INTO "app".leasequeue_finished (id, queue, task, args, outcome, attempt, abandoned, enqueued_at, started_at, finished_at, meta, options, error)
+    SELECT id, queue, task, args, 'failed', attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta, options,
+        'Abandoned: the process that ran it died or was lost ' || abandoned || ' times'
+    FROM d RETURNING id, task
 )
-INSERT INTO "app".leasequeue_finished (id, queue, task, args, outcome, attempt, abandoned, enqueued_at, started_at, finished_at, meta, options, error)
-SELECT id, queue, task, args, 'failed', attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta, options,
-    'Abandoned: the process that ran it died or was lost ' || abandoned || ' times'
-FROM d RETURNING id, task;
+SELECT id, task FROM f
+UNION ALL (SELECT NULL, NULL FROM "app".leasequeue_job
+    WHERE state = 'q' AND abandoned >= %(max_abandoned)s AND children IS NOT NULL LIMIT 1);
 
 -- count_suspects
 SELECT count(*) FROM (

@@ -61,6 +61,23 @@ DELETE FROM "app".leasequeue_hold WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM "app".leasequeue_hold WHERE expires_at < now() - %(keep)s * interval '1 second'
     LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) RETURNING 1;
 
+-- purge_9
+WITH old AS MATERIALIZED (
+    SELECT id FROM "app".leasequeue_workflow AS workflow
+    WHERE created_at < now() - %(keep)s * interval '1 second' AND NOT EXISTS (
+        SELECT FROM "app".leasequeue_step AS step JOIN "app".leasequeue_job AS job ON job.id = step.job_id
+        WHERE step.workflow = workflow.id)
+    ORDER BY created_at LIMIT least(%(limit)s, 10) FOR UPDATE SKIP LOCKED
+), steps AS (
+    DELETE FROM "app".leasequeue_step WHERE workflow = ANY(ARRAY(SELECT id FROM old)) RETURNING job_id
+), above AS (
+    DELETE FROM "app".leasequeue_edge WHERE child_id = ANY(ARRAY(SELECT job_id FROM steps)) RETURNING 1
+), below AS (
+    DELETE FROM "app".leasequeue_edge
+    WHERE parent_id = ANY(ARRAY(SELECT job_id FROM steps)) AND NOT child_id = ANY(ARRAY(SELECT job_id FROM steps)) RETURNING 1
+)
+DELETE FROM "app".leasequeue_workflow WHERE id = ANY(ARRAY(SELECT id FROM old)) RETURNING 1;
+
 -- purge_queue
 DELETE FROM "app".leasequeue_finished WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM "app".leasequeue_finished WHERE finished_at < now() - %(keep)s * interval '1 second' AND queue = %(queue)s

@@ -69,7 +69,7 @@ def test_a_chore_ends_what_waits_in_bounded_batches(database: Any, lq: LeaseQueu
     database.execute(f"UPDATE leasequeue_job SET {late} WHERE id = {kept[3].id}")
     held = database.connect()
     held.execute(f"SELECT FROM leasequeue_job WHERE id = {kept[3].id} FOR UPDATE")  # it is being claimed
-    Expiry(lq.schema)(link)
+    Expiry(lq.schema, end_statements(lq.schema))(link)
     held.rollback()
 
     rows = database.execute(HISTORY)
@@ -82,7 +82,7 @@ def test_a_chore_ends_what_waits_in_bounded_batches(database: Any, lq: LeaseQueu
 
     lq.enqueue_many(lq, [report.call(n) for n in range(600)])
     database.execute(f"UPDATE leasequeue_job SET {late}")
-    Expiry(lq.schema)(link)
+    Expiry(lq.schema, end_statements(lq.schema))(link)
     assert database.execute(f"SELECT count(*) FROM ({HISTORY}) AS all_of_them") == [(504,)]
     desk = Desk(link, lq.schema)
     (warning,) = [each for each in status(desk).warnings if each.kind == "expired_jobs"]
@@ -115,7 +115,8 @@ def test_an_executor_that_got_it_in_time_and_starts_it_late(
     import time
     import uuid
 
-    from leasequeue.db.jobs import job_statements
+    from leasequeue.db.ends import end_statements
+from leasequeue.db.jobs import job_statements
     from leasequeue.loop import Outage
     from leasequeue.worker.complete import Completer
     from leasequeue.worker.execute import Executor
@@ -133,7 +134,8 @@ def test_an_executor_that_got_it_in_time_and_starts_it_late(
     ended = executor.prepare(job, job.start_by + 0.001)
     assert isinstance(ended, Ended)
     assert ended.outcome is Outcome.EXPIRED
-    completer = Completer(link, Outage(), sql, None, Hand(), lambda queue: True, "me", "r")  # type: ignore[arg-type]
+    ends = end_statements(lq.schema)
+    completer = Completer(link, Outage(), sql, None, Hand(), lambda queue: True, "me", "r", ends)  # type: ignore[arg-type]
     completer._write((Outcome.EXPIRED, me, ""), [ended])
     executor.loop.close()
     assert job.acknowledged
