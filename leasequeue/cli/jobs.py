@@ -118,12 +118,15 @@ def _took(row: query.JobRow) -> str:
 def show(url: str | None, schema: str | None, id: int, as_json: bool) -> None:
     """Everything that is known of one job: its row, arguments, result, and failed attempts with tracebacks."""
     from leasequeue.cli import render
+    from leasequeue.cli.workflows import print_tree
     from leasequeue.ops import query
+    from leasequeue.ops.workflows import show_workflow
 
     with desk(url, schema) as open_desk:
         job = query.show_job(open_desk, id)
+        flow = show_workflow(open_desk, job.workflow) if job.workflow is not None else None
     if as_json:
-        render.echo_json(job)
+        render.echo_json(render.plain(job) | {"steps": flow.steps if flow else None})
         return
     out = render.console()
     lines = _facts(job)
@@ -142,6 +145,9 @@ def show(url: str | None, schema: str | None, id: int, as_json: bool) -> None:
         )
         body = failure.traceback or f"{failure.error_type}: {failure.message}"
         out.print("    " + render.clean(body.rstrip()).replace("\n", "\n    "), soft_wrap=True)
+    if flow is not None:
+        out.print()
+        print_tree(out, flow.steps, here=id)
 
 
 def _facts(job: query.JobDetail) -> list[tuple[str, str]]:
@@ -171,6 +177,7 @@ def _facts(job: query.JobDetail) -> list[tuple[str, str]]:
         "lease until": moment(row.expires_at),
         "asked to stop": moment(job.cancel_requested_at),
         "finished": moment(row.finished_at),
+        "workflow": f"{job.workflow}, step {job.step}" if job.step is not None else "",
         "unique key": job.unique_key or "",
         "limit key": job.limit_key or "",
         "put back": f"{job.put_back} times, by workers that do not know its task or its arguments"

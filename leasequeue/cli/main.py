@@ -36,6 +36,7 @@ _COMMANDS = {
     "jobs": ("jobs", "jobs", "List, show, retry and cancel single jobs."),
     "queues": ("queues", "queues", "What each queue holds and who serves it; pause and resume."),
     "limits": ("limits", "limits", "How many jobs run at once, or start in a span: show, set, unset."),
+    "workflows": ("workflows", "workflows", "Jobs that wait for each other: as a tree; cancel and retry them."),
     "schedules": ("schedules", "schedules", "What is due when, what became of it; add, change, pause, run."),
     "leases": ("leases", "leases", "Who leads and who asks; run a command as the holder of a lease."),
 }

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
+
+import psycopg
 
 from leasequeue.db import admin
 from leasequeue.db.connect import Link
@@ -16,6 +19,8 @@ from leasequeue.ops.asking import Desk, moment
 from leasequeue.ops.query import JobDetail, show_job
 
 T = TypeVar("T")
+
+_CONTENDED = (psycopg.errors.DivisionByZero, psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
 
 LOCKED_SECONDS = 2.0
 """How long a row that somebody else has locked is tried again. A claim or a completion locks it for some milliseconds."""
@@ -87,6 +92,15 @@ def cancel(desk: Desk, id: int, *, by: str = "an operator") -> Done:
     def attempt() -> Done | None:
         for _, queue in desk.ask("cancel_waiting", {"id": id, "reason": f"cancelled by {by}"}):
             return Done(id, "cancelled", None, queue, f"job {id} is cancelled; it will not run")
+        try:
+            for row in desk.ask("cancel_joined", {"id": id, "reason": f"cancelled by {by}"}):
+                if row[3]:
+                    return Done(
+                        id, "cancelled", None, row[2],
+                        f"job {id} is cancelled; it will not run, nor will what comes after it and wants it to succeed",
+                    )  # fmt: skip
+        except _CONTENDED:
+            return None  # a step was added behind it, or a row behind it is locked: tried again
         for _, queue, _said in desk.ask("request_cancel", {"id": id, "by": by, "notify": True}):
             return Done(
                 id, "asked to stop", None, queue,
@@ -159,6 +173,11 @@ def _why_no_retry(job: JobDetail) -> str | None:
         return "it waits for a limit or for other jobs"
     if row.state == "succeeded":
         return f"it succeeded at {_say(row.finished_at)}; enqueue it anew where it is wanted twice"
+    if job.step is not None:
+        return (
+            f"it is step {job.step!r} of workflow {job.workflow}, and others come after it: run "
+            f"`leasequeue workflows retry {job.workflow} --from {shlex.quote(job.step)}`"
+        )
     if job.retried_as is not None:
         return f"it was retried before, as job {job.retried_as}; say --again to enqueue it once more"
     return None

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from leasequeue.db import admin, inspect, leases, ledger
+from leasequeue.db import admin, inspect, leases, ledger, workflows
+from leasequeue.db.ends import end_statements
 from leasequeue.db.version import LINK_PROBE, VERSION, check, parse
 from leasequeue.errors import ConfigurationError, SchemaMismatch
 from leasequeue.moment import moment
@@ -39,6 +40,8 @@ class Desk:
             inspect.statements(schema)
             | admin.statements(schema)
             | ledger.statements(schema)
+            | {f"workflow_{name}": text for name, text in workflows.statements(schema).items()}
+            | {"cancel_joined": end_statements(schema).cancel}
             | {name: getattr(leases.lease_statements(schema), name) for name in ("force", "resize")}
         )
 

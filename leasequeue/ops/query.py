@@ -91,6 +91,7 @@ class JobDetail:
 
     Attributes:
         at: the database's clock.
+        workflow: of which it is a step; None for a job that is none, or was replaced by a retry.
         args, result, meta: the JSON value; its text where Python refuses to read it.
         put_back: how often workers that do not know its task or arguments put it back.
         retry_of, retried_as: ids of the job that this one repeats, and of the one that repeats it.
@@ -110,6 +111,7 @@ class JobDetail:
     result: Any = None
     error: str | None = None
     start_by: dt.datetime | None = None
+    workflow: int | None = None
     failures: tuple[Failure, ...] = field(default=())
 
     @property
@@ -119,6 +121,12 @@ class JobDetail:
     @property
     def retry_of(self) -> int | None:
         return _int(self.meta.get("retry_of"))
+
+    @property
+    def step(self) -> str | None:
+        """The name of the step that it is, where it is part of a workflow."""
+        found = self.meta.get("step")
+        return found if isinstance(found, str) and self.workflow is not None else None
 
     @property
     def retried_as(self) -> int | None:
@@ -178,6 +186,7 @@ def show_job(desk: Desk, id: int) -> JobDetail:
         raise JobNotFound(id)
     row = rows[0]
     args, meta, unique_key, limit_key, holder, term, cancel, result, now = row[17:26]
+    steps = desk.ask("workflow_step_of_job", {"id": id})
     failures = desk.ask("job_failures", {"id": id, "limit": FAILURES_SHOWN})
     decoded = from_json(meta)
     return JobDetail(
@@ -193,6 +202,7 @@ def show_job(desk: Desk, id: int) -> JobDetail:
         result=from_json(result),
         error=row[26],
         start_by=moment(row[27]) if len(row) > 27 else None,
+        workflow=steps[0][0] if steps else None,
         failures=tuple(
             Failure(f[0], f[1], f[2], f[3], f[4], moment(f[5]), moment(f[6]), moment(f[7])) for f in failures
         ),

@@ -11,6 +11,7 @@ from sqlalchemy import create_engine
 
 from leasequeue import ConfigurationError, LeaseQueue
 from leasequeue.db.connect import Link
+from leasequeue.db.ends import end_statements
 from leasequeue.ops.asking import Desk
 from leasequeue.ops.query import show_job
 from leasequeue.ops.status import status
@@ -115,8 +116,7 @@ def test_an_executor_that_got_it_in_time_and_starts_it_late(
     import time
     import uuid
 
-    from leasequeue.db.ends import end_statements
-from leasequeue.db.jobs import job_statements
+    from leasequeue.db.jobs import job_statements
     from leasequeue.loop import Outage
     from leasequeue.worker.complete import Completer
     from leasequeue.worker.execute import Executor
