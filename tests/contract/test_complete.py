@@ -72,7 +72,7 @@ def test_a_refusal_aborts_the_transaction_even_if_swallowed(
     elif taken == "another term":
         hold(database, ctx.id, term=6)
     elif taken == "released":
-        database.execute("UPDATE leasequeue_job SET state = 'r'")
+        database.execute("UPDATE leasequeue_job SET state = 'r', holder = NULL, expires_at = NULL")
     else:
         database.execute("DELETE FROM leasequeue_job")
     left = count(database, "leasequeue_job")
