@@ -87,9 +87,12 @@ _GIVEN = """given AS MATERIALIZED (
         AS given (key, running, priority, floor_at, floor_id, term, others, rate, seconds)
 )"""
 
-# What runs under the key, over all queues; the smallest term of it; how much of it in other queues. A sequence that is behind
-# a term that was seen says that the database is another one by now (behind a pooler a failover breaks no connection).
-_USED = """SELECT count(*)::int AS used, min(term) AS oldest, count(*) FILTER (WHERE queue <> %(queue)s)::int AS elsewhere
+# What runs under the key, over all queues, and what waits to be run alone, which is next; the smallest term of it; how much of
+# it in other queues. A sequence that is behind a term that was seen says that the database is another one by now (behind a
+# pooler a failover breaks no connection).
+_USED = """SELECT (count(*) + (SELECT count(*) FROM {s}.leasequeue_job
+                WHERE state = 'q' AND limit_key = given.key AND queue = %(queue)s))::int AS used,
+            min(term) AS oldest, count(*) FILTER (WHERE queue <> %(queue)s)::int AS elsewhere
         FROM {s}.leasequeue_job WHERE holder IS NOT NULL AND limit_key = given.key
             AND term >= CASE WHEN given.term > 0 AND (SELECT last_value FROM {s}.leasequeue_term) >= %(term)s
                 THEN given.term ELSE 0 END"""
@@ -203,7 +206,7 @@ _KEYS = f"""k AS MATERIALIZED (
             {_LEFT.format(running="bounds.running", used="used.used", rate="bounds.rate", spent="spent.spent")} AS free
         FROM given LEFT JOIN LATERAL (
             SELECT limit_max, rate_max, rate_seconds FROM {{s}}.leasequeue_job AS job
-            WHERE job.limit_key = given.key AND job.queue = %(queue)s AND job.state = 'g'
+            WHERE job.limit_key = given.key AND job.queue = %(queue)s AND job.state = 'g' AND job.available_at <= now()
             ORDER BY job.priority DESC, job.available_at, job.id LIMIT 1
         ) AS head ON true
         CROSS JOIN LATERAL (SELECT coalesce(given.running, head.limit_max) AS running,
@@ -253,14 +256,21 @@ _AFTER_RATE = """rated AS (
     FROM taken AS t WHERE t.rate <= t.spent + t.taken
 )"""
 
-_UNPARK = """unpark AS (
+# Of this queue and of the others as many as there is room for: one that is woken for nothing is parked again, and one of a
+# queue that nobody serves takes the place of none.
+_UNPARK = """room AS MATERIALIZED (
+    SELECT a.name, greatest(0, a.free - (SELECT count(*) FROM pick
+        WHERE a.name IN ('task:' || pick.task, 'queue:' || %(queue)s))) AS free FROM above AS a
+), unpark AS (
     UPDATE {s}.leasequeue_wake SET parked = NULL, due_at = clock_timestamp(), given = true WHERE id = ANY(
         ARRAY(SELECT w.id FROM taken AS t JOIN {s}.leasequeue_wake AS w ON w.parked = t.key
             WHERE t.free > 0 AND t.others > 0 AND w.queue <> %(queue)s FOR UPDATE OF w SKIP LOCKED)
-        || ARRAY(SELECT w.id FROM above AS a CROSS JOIN LATERAL (
-            SELECT id FROM {s}.leasequeue_wake WHERE parked = a.name
-            ORDER BY id LIMIT greatest(0, a.free - (SELECT count(*) FROM pick
-                WHERE a.name IN ('task:' || pick.task, 'queue:' || %(queue)s))) FOR UPDATE SKIP LOCKED) AS w))
+        || ARRAY(SELECT w.id FROM room CROSS JOIN LATERAL (
+            SELECT id FROM {s}.leasequeue_wake WHERE parked = room.name AND queue = %(queue)s
+            ORDER BY id LIMIT room.free FOR UPDATE SKIP LOCKED) AS w)
+        || ARRAY(SELECT w.id FROM room CROSS JOIN LATERAL (
+            SELECT id FROM {s}.leasequeue_wake WHERE parked = room.name AND queue <> %(queue)s
+            ORDER BY id LIMIT room.free FOR UPDATE SKIP LOCKED) AS w))
 )"""
 
 _NOTE = """admitted AS (

@@ -217,7 +217,8 @@ class Claimer(Loop):
             return 0
         now = time.monotonic()
         me = self._holder.current
-        rows = self._gate.claim(self.link, slots.name, min(k, GATE_MAX), me, now)
+        free = max(0, slots.size - slots.in_hand())
+        rows = self._gate.claim(self.link, slots.name, min(k, GATE_MAX), me, now, free)
         self.claims += 1
         self.claim_seconds += time.monotonic() - now
         rows.sort(key=_order)

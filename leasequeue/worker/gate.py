@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from leasequeue.db.gates import GateStatements
 from leasequeue.errors import DoesNotBind
 from leasequeue.limit import OF_QUEUE, OF_TASK, Limit, Rules
-from leasequeue.worker.attempt import describe
+from leasequeue.worker.attempt import decode, describe
 from leasequeue.worker.floor import BEGINNING, Ladder, Lane
 from leasequeue.worker.hand import Ended, Outcome
 
@@ -33,6 +33,9 @@ SCAN_MAX = 2000
 
 GATE_MAX = 500
 """Jobs that one transaction claims at most."""
+
+SUSPECT_TRIES = 10
+"""Suspects that are looked at in one round, the oldest first, where those before them do not fit."""
 
 HOT_AFTER = 64
 """Scans of a key by this process after which it gets floors of its own."""
@@ -125,8 +128,15 @@ class Gate:
         """Those of the queues whose gate has let something through here."""
         return self._used.intersection(queues)
 
-    def claim(self, link: Link, queue: str, k: int, holder: uuid.UUID, now: float) -> list[tuple[Any, ...]]:
-        """Claim up to ``k`` jobs of a queue, as rows of the claim."""
+    def claim(
+        self, link: Link, queue: str, k: int, holder: uuid.UUID, now: float, free: int | None = None
+    ) -> list[tuple[Any, ...]]:
+        """Claim up to ``k`` jobs of a queue, as rows of the claim.
+
+        Args:
+            free: slots that are free now. No more than those (and always one) are claimed where a rate may count each claim:
+                what is fetched ahead and goes back unstarted would have used it for nothing. None: as many as ``k``.
+        """
         lane = self._lanes[queue]
         start = lane.start(now)
         most = k + k // 4 + 20
@@ -148,7 +158,7 @@ class Gate:
             held = {row[0] for row in taken if row[1] is None}
             notes = [self._note(queue, row[0], now, bool(row[1])) for row in seen]
             starts.update((row[0], one.lane.start(now)) for row, one in zip(seen, notes, strict=True) if one.lane)
-            return self._admit(execute, queue, k, holder, seen, notes, starts, above, held)
+            return self._admit(execute, queue, k, holder, seen, notes, starts, above, held, k if free is None else free)
 
         rows = link.transact(steps)
         lane.scanned(now, start)
@@ -177,6 +187,7 @@ class Gate:
         starts: dict[str, tuple[float, int]],
         above: list[str],
         held: set[str],
+        free: int,
     ) -> list[tuple[Any, ...]]:
         limits = [self._rules.of(row[0]) for row in seen]
         floors = [starts.get(row[0], BEGINNING) for row in seen]
@@ -197,8 +208,10 @@ class Gate:
                 return rows
             rows = [row for row in rows if row[0] is not None]
             places = [place for place in places if seen[place][0] in rated]
-        # Also where nothing more is wanted: it leaves the wakes of these keys.
-        return rows + execute(self._sql.admit_under, self._under(params, places, k - len(rows), above, held))
+        # Nothing is fetched ahead here, where a rate may count each claim. Also where nothing more is wanted it is run: it
+        # leaves the wakes of these keys.
+        more = min(k - len(rows), max(1, free))
+        return rows + execute(self._sql.admit_under, self._under(params, places, more, above, held))
 
     def _under(
         self, params: dict[str, Any], places: list[int], k: int, above: list[str], held: set[str]
@@ -242,12 +255,10 @@ class Gate:
         task = job.task
         if task is not None and task.gate is not None:
             try:
-                arguments = (
-                    task.signature.arguments((), task.signature.decode(job.text)) if task.gate.needs_arguments else {}
-                )
+                arguments = task.signature.arguments((), decode(task, job.text)) if task.gate.needs_arguments else {}
                 key = task.gate.key(arguments)
             except DoesNotBind:
-                return None  # the handler's way says so, or upgrades them
+                key = None  # it is for another release, and put back; the limits above are looked at all the same
             except Exception as error:  # noqa: BLE001  # the function of the key is the application's
                 return Ended(job, Outcome.FAILED_FOR_GOOD, failure=describe(error))
             if key is not None:
@@ -313,14 +324,14 @@ def _quota(k: int, seen: list[tuple[Any, ...]]) -> int:
     return max(1, -(-k // len(seen)))
 
 
-def claim_suspect(link: Link, sql: GateStatements, params: dict[str, Any]) -> list[tuple[Any, ...]]:
+def claim_suspect(link: Link, sql: GateStatements, params: dict[str, Any]) -> tuple[list[tuple[Any, ...]], bool]:
     """Claim one suspect that is under a limit, if one fits: it counts like any other job of its key.
 
     Args:
         params: ``me``, ``ttl`` and ``queues``.
 
     Returns:
-        Its row as the claim returns it; none where there is no suspect, or none that fits now.
+        Its row as the claim returns it, none where there is no suspect or none that fits now; and whether there is one.
     """
     tried: list[int] = []
 
@@ -341,9 +352,10 @@ def claim_suspect(link: Link, sql: GateStatements, params: dict[str, Any]) -> li
         }  # fmt: skip
         return execute(sql.admit_suspect, params | listed | {"id": id, "key": key})
 
-    while True:
+    for _ in range(SUSPECT_TRIES):
         rows = link.transact(steps)
-        if rows is None:
-            return []
         if rows:
-            return rows
+            return rows, True
+        if rows is None:
+            break
+    return [], bool(tried)

@@ -73,10 +73,14 @@ class SuspectClaimer(Loop):
         now = time.monotonic()
         me = self._holder.current
         params = {"me": me, "ttl": self._ttl_seconds, "queues": self._queues}
-        rows = self.link.run(self._sql.claim_suspect, params) or claim_suspect(self.link, self._gates, params)
+        rows, waiting = self.link.run(self._sql.claim_suspect, params), False
+        if not rows:
+            rows, waiting = claim_suspect(self.link, self._gates, params)
         self.claims += 1
         self.claim_seconds += time.monotonic() - now
         if not rows:
+            if waiting:
+                self._idle_since = now  # for a slot of its limit: another process would only wait, too
             if now - self._idle_since > IDLE_SECONDS:
                 self.stop()
             self.pause(POLL_SECONDS)

@@ -47,7 +47,9 @@ WITH given AS MATERIALIZED (
     ORDER BY priority DESC
 ), k AS MATERIALIZED (
     SELECT given.*, used.*, coalesce(given.running, 2147483647) - used.used AS mine
-    FROM given CROSS JOIN LATERAL (SELECT count(*)::int AS used, min(term) AS oldest, count(*) FILTER (WHERE queue <> %(queue)s)::int AS elsewhere
+    FROM given CROSS JOIN LATERAL (SELECT (count(*) + (SELECT count(*) FROM "app".leasequeue_job
+                WHERE state = 'q' AND limit_key = given.key AND queue = %(queue)s))::int AS used,
+            min(term) AS oldest, count(*) FILTER (WHERE queue <> %(queue)s)::int AS elsewhere
         FROM "app".leasequeue_job WHERE holder IS NOT NULL AND limit_key = given.key
             AND term >= CASE WHEN given.term > 0 AND (SELECT last_value FROM "app".leasequeue_term) >= %(term)s
                 THEN given.term ELSE 0 END) AS used
@@ -134,13 +136,15 @@ WITH given AS MATERIALIZED (
             greatest(0, least(coalesce(bounds.running, 2147483647) - used.used, coalesce(bounds.rate - spent.spent, 2147483647))) AS free
         FROM given LEFT JOIN LATERAL (
             SELECT limit_max, rate_max, rate_seconds FROM "app".leasequeue_job AS job
-            WHERE job.limit_key = given.key AND job.queue = %(queue)s AND job.state = 'g'
+            WHERE job.limit_key = given.key AND job.queue = %(queue)s AND job.state = 'g' AND job.available_at <= now()
             ORDER BY job.priority DESC, job.available_at, job.id LIMIT 1
         ) AS head ON true
         CROSS JOIN LATERAL (SELECT coalesce(given.running, head.limit_max) AS running,
             CASE WHEN given.key = ANY(%(above)s::text[]) THEN NULL ELSE coalesce(given.rate, head.rate_max) END AS rate,
             CASE WHEN given.rate IS NULL THEN head.rate_seconds ELSE given.seconds END AS seconds) AS bounds
-        CROSS JOIN LATERAL (SELECT count(*)::int AS used, min(term) AS oldest, count(*) FILTER (WHERE queue <> %(queue)s)::int AS elsewhere
+        CROSS JOIN LATERAL (SELECT (count(*) + (SELECT count(*) FROM "app".leasequeue_job
+                WHERE state = 'q' AND limit_key = given.key AND queue = %(queue)s))::int AS used,
+            min(term) AS oldest, count(*) FILTER (WHERE queue <> %(queue)s)::int AS elsewhere
         FROM "app".leasequeue_job WHERE holder IS NOT NULL AND limit_key = given.key
             AND term >= CASE WHEN given.term > 0 AND (SELECT last_value FROM "app".leasequeue_term) >= %(term)s
                 THEN given.term ELSE 0 END) AS used
@@ -209,14 +213,19 @@ WITH given AS MATERIALIZED (
     INSERT INTO "app".leasequeue_wake (queue, key, due_at)
     SELECT %(queue)s, t.key, coalesce(t.first_start, clock_timestamp()) + t.seconds * interval '1 second' + interval '1 ms'
     FROM taken AS t WHERE t.rate <= t.spent + t.taken
+), room AS MATERIALIZED (
+    SELECT a.name, greatest(0, a.free - (SELECT count(*) FROM pick
+        WHERE a.name IN ('task:' || pick.task, 'queue:' || %(queue)s))) AS free FROM above AS a
 ), unpark AS (
     UPDATE "app".leasequeue_wake SET parked = NULL, due_at = clock_timestamp(), given = true WHERE id = ANY(
         ARRAY(SELECT w.id FROM taken AS t JOIN "app".leasequeue_wake AS w ON w.parked = t.key
             WHERE t.free > 0 AND t.others > 0 AND w.queue <> %(queue)s FOR UPDATE OF w SKIP LOCKED)
-        || ARRAY(SELECT w.id FROM above AS a CROSS JOIN LATERAL (
-            SELECT id FROM "app".leasequeue_wake WHERE parked = a.name
-            ORDER BY id LIMIT greatest(0, a.free - (SELECT count(*) FROM pick
-                WHERE a.name IN ('task:' || pick.task, 'queue:' || %(queue)s))) FOR UPDATE SKIP LOCKED) AS w))
+        || ARRAY(SELECT w.id FROM room CROSS JOIN LATERAL (
+            SELECT id FROM "app".leasequeue_wake WHERE parked = room.name AND queue = %(queue)s
+            ORDER BY id LIMIT room.free FOR UPDATE SKIP LOCKED) AS w)
+        || ARRAY(SELECT w.id FROM room CROSS JOIN LATERAL (
+            SELECT id FROM "app".leasequeue_wake WHERE parked = room.name AND queue <> %(queue)s
+            ORDER BY id LIMIT room.free FOR UPDATE SKIP LOCKED) AS w))
 ), admitted AS (
     INSERT INTO "app".leasequeue_admission (name, at, count)
     SELECT t.key, clock_timestamp(), t.taken FROM taken AS t

@@ -112,7 +112,7 @@ class Claimer:
     def suspect(self) -> list[tuple[Any, ...]]:
         """One that was abandoned twice, as the process that runs those claims it; made to look like the others."""
         params = {"me": self.me, "ttl": TTL, "queues": ["default", "narrow"]}
-        rows = claim_suspect(self.link, self.gate_sql, params)
+        rows, _ = claim_suspect(self.link, self.gate_sql, params)
         keys = "SELECT limit_key FROM leasequeue_job WHERE id = %(id)s"
         return [(*row, self.link.run(keys, {"id": row[0]})[0][0]) for row in rows]
 

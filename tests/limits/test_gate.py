@@ -7,6 +7,7 @@ import time
 
 import psycopg
 
+from leasequeue.worker.gate import claim_suspect
 from tests.limits.hand import Hands, put, rule
 from tests.support.databases import Database
 from tests.support.waiting import until
@@ -354,3 +355,52 @@ def test_a_scheduled_job_waits_at_the_gate_too(database: Database, hand: Hands) 
     one.nothing_for(0.1)
     (job,) = one.gated_until(1)
     assert job.id == id
+
+
+def test_one_that_is_due_later_does_not_bound_those_that_are_due_now(database: Database, hand: Hands) -> None:
+    put(database, "k", 1, limit=1, priority=10, delay_seconds=3600.0)
+    put(database, "k", 5, limit=5)
+    rule(database, "task:another", 1)  # so that the fuller statement is needed
+    one = hand()
+    assert len(one.gated()) == 5
+
+
+def test_nothing_is_fetched_ahead_where_a_rate_counts_it(database: Database, hand: Hands) -> None:
+    put(database, "r", 50, rate=(40, 3600.0))
+    one = hand()
+    rows = one.gate.claim(one.link, "default", 50, one.me, time.monotonic(), free=3)
+    assert len(rows) == 3
+
+
+def test_a_suspect_has_the_next_slot_of_its_key(database: Database, hand: Hands) -> None:
+    put(database, "s", 3, limit=1)
+    dead, one = hand(ttl_seconds=0.2), hand()
+    for _ in range(2):
+        dead.gated_until(1)
+        until(one.sweep, 5)
+    assert database.scalar("SELECT count(*) FROM leasequeue_job WHERE state = 'q'") == 1
+    one.nothing_for(0.3)
+    params = {"me": one.me, "ttl": 30.0, "queues": ["default"]}
+    rows, waiting = claim_suspect(one.link, one.gate_sql, params)
+    assert (len(rows), waiting) == (1, True)
+    assert rows[0][0] == database.scalar("SELECT min(id) FROM leasequeue_job")
+    rows, waiting = claim_suspect(one.link, one.gate_sql, params)
+    assert (rows, waiting) == ([], False)
+
+
+def test_wakes_of_a_queue_that_nobody_serves_take_no_slot_of_a_task_limit(database: Database, hand: Hands) -> None:
+    rule(database, "task:send", 1)
+    for key in range(30):
+        put(database, f"a:{key}", 1, task="send", queue="a")
+    for key in range(10):
+        put(database, f"b:{key}", 1, task="send", queue="b")
+    one, two = hand("a"), hand("b")
+    held = one.gated_until(1, queue="a")
+    for _ in range(3):
+        one.gated(10, "a")  # all of a's keys are parked under the task's limit, and nobody comes for them
+    one.complete(held)
+    begun = time.monotonic()
+    done = 0
+    while done < 10:
+        done += two.complete(two.gated_until(1, queue="b", seconds=20))
+    assert time.monotonic() - begun < 15
