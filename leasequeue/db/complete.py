@@ -116,7 +116,7 @@ def _bounded_text(setting: str) -> str:
 
 def _meta(job: Any) -> Any:
     # That somebody asked for its end stays with a job, as in the statements of the workers.
-    asked = func.jsonb_build_object("cancel_requested_at", job.c.cancel_requested_at)
+    asked = func.jsonb_build_object(literal_column("'cancel_requested_at'"), job.c.cancel_requested_at)
     kept = func.coalesce(job.c.meta, cast(literal_column("'{}'"), JSONB)).op("||")(asked)
     return case((job.c.cancel_requested_at.is_(None), job.c.meta), else_=kept).label("meta")
 
