@@ -40,6 +40,7 @@ _Group = tuple[Outcome, uuid.UUID, str]
 
 _FINAL = (Outcome.SUCCEEDED, Outcome.FAILED_FOR_GOOD, Outcome.CANCELLED, Outcome.EXPIRED)
 _JOINED, _JOINED_WHOLE = "joined", "joined, and somebody waits for its failure"
+_LINKED = ("linked", _JOINED, _JOINED_WHOLE)
 
 _DATA_CLASSES = ("21", "22", "23", "54")
 """SQLSTATE classes that blame the row: data, constraints, limits of a value. Anything else may pass by itself."""
@@ -138,7 +139,7 @@ class Completer(Loop):
             # What was written leaves the batch at once: if the connection breaks later, it is not written again.
             self._write(group, members)
             written = set(map(id, members))
-            if any(ended.job.linked for ended in members):
+            if (group[0] is not Outcome.SUCCEEDED or group[2] in _LINKED) and any(e.job.linked for e in members):
                 self.freed()
             self._batch = [ended for ended in self._batch if id(ended) not in written]
         self._page.stamp("complete_ok")

@@ -82,6 +82,8 @@ class Threads:
         given_up = executor.over(job)
         if given_up:
             return Ended(job, Outcome.LOST)
+        if value is None and error is None and job.stop_reason is None and not ctx.completed:
+            return Ended(job, Outcome.SUCCEEDED)  # most of all ends; the same as by the way below
         if value is _UNTOUCHED and error is None:
             return unstarted(job)
         if error is not None:
