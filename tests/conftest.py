@@ -111,7 +111,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("database", ways, indirect=True)
 
 
-_TIMED = ("tests/process/", "tests/schedule/test_pro")
+_TIMED = (
+    *(f"tests/process/test_{name}" for name in ("attacks", "death", "outage", "signals")),
+    "tests/schedule/test_pro",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -45,7 +45,6 @@ TASK_LIMIT, QUEUE_LIMIT = 6, 10
 
 VARIANTS = {
     "no bucket lock": "two claimers of one key count at the same time",
-    "completion without a wake": "a free slot is forgotten",
     "any order": "serial keys run out of order",
 }
 
@@ -68,9 +67,6 @@ def _broken(variant: str | None, sql: JobStatements, gate: GateStatements) -> tu
     if variant == "no bucket lock":
         old = "    ORDER BY id FOR UPDATE SKIP LOCKED\n), gone AS"
         gate = gate._replace(take_wakes=swap(gate.take_wakes, old, "    ORDER BY id\n), gone AS"))
-    elif variant == "completion without a wake":
-        old = "FROM d WHERE limit_key IS NOT NULL"
-        sql = sql._replace(complete_linked=swap(sql.complete_linked, old, "FROM d WHERE false"))
     elif variant == "any order":
         old = "ORDER BY available_at, id LIMIT greatest"
         new = "ORDER BY available_at DESC, id DESC LIMIT greatest"

@@ -127,3 +127,15 @@ def test_a_key_does_not_hide_the_limit_of_its_task(database: Database, hand: Han
         assert old in one.gate_sql.admit_under
         one.gate._sql = one.gate_sql._replace(admit_under=one.gate_sql.admit_under.replace(old, "false"))
     assert len(one.gated(20)) == (4 if looks_above else 9)
+
+
+@pytest.mark.parametrize("with_wake", [True, False])
+def test_a_completion_wakes_its_key(database: Database, hand: Hands, with_wake: bool) -> None:
+    put(database, "k", 2, limit=1)
+    one = hand()
+    if not with_wake:
+        old = "FROM d WHERE limit_key IS NOT NULL"
+        assert old in one.sql.complete_linked
+        one.sql = one.sql._replace(complete_linked=one.sql.complete_linked.replace(old, "FROM d WHERE false"))
+    one.complete(one.gated_until(1))
+    assert len(one.gated()) == int(with_wake)

@@ -15,6 +15,7 @@ from tests.support.waiting import until
 from tests.support.workers import Worker
 
 APP = "tests.limits.app:lq"
+_ONCE = pytest.mark.direct_only  # whole workers are slow to start; the gate itself is tested either way
 
 
 def _most_at_once(database: Database, key: str) -> int:
@@ -59,6 +60,7 @@ def test_limits_hold_over_all_processes(database: Database, app: LeaseQueue, wor
     assert database.scalar("SELECT count(DISTINCT pid) FROM ran") > 1
 
 
+@_ONCE
 def test_serial_keys_run_in_order(database: Database, app: LeaseQueue, worker: Callable[..., Worker]) -> None:
     for _ in range(20):
         _enqueue(database, [serial.call(name) for name in ("a", "b", "c")])
@@ -71,6 +73,7 @@ def test_serial_keys_run_in_order(database: Database, app: LeaseQueue, worker: C
         assert jobs == sorted(jobs)
 
 
+@_ONCE
 def test_a_crashed_holder_frees_its_key(database: Database, app: LeaseQueue, worker: Callable[..., Worker]) -> None:
     _enqueue(database, [serial.call("s", 60.0), serial.call("s", 0.0)])
     first = worker(database, app=APP, ttl_seconds=2.0).started()
@@ -81,6 +84,7 @@ def test_a_crashed_holder_frees_its_key(database: Database, app: LeaseQueue, wor
     until(lambda: _ran(database) == 2, 20, "both to run")
 
 
+@_ONCE
 def test_jobs_that_kill_their_process_run_alone_and_within_their_limit(
     database: Database, app: LeaseQueue, worker: Callable[..., Worker]
 ) -> None:
@@ -90,6 +94,7 @@ def test_jobs_that_kill_their_process_run_alone_and_within_their_limit(
     assert _most_at_once(database, "killers") == 1
 
 
+@_ONCE
 def test_rates_and_tenants(database: Database, app: LeaseQueue, worker: Callable[..., Worker]) -> None:
     _enqueue(database, [rated.call() for _ in range(15)])
     _enqueue(database, [for_tenant.call("big", 0.01) for _ in range(3000)])
@@ -105,6 +110,7 @@ def test_rates_and_tenants(database: Database, app: LeaseQueue, worker: Callable
     assert len(began) >= 3
 
 
+@_ONCE
 def test_plain_sql_and_schedules_pass_the_gate(
     database: Database, app: LeaseQueue, worker: Callable[..., Worker]
 ) -> None:
@@ -118,6 +124,7 @@ def test_plain_sql_and_schedules_pass_the_gate(
     assert _most_at_once(database, "ticking") == 1
 
 
+@_ONCE
 def test_a_limit_of_the_queue_that_comes_later(
     database: Database, app: LeaseQueue, worker: Callable[..., Worker]
 ) -> None:
@@ -133,6 +140,7 @@ def test_a_limit_of_the_queue_that_comes_later(
     assert _most_at_once(database, "free") <= 2
 
 
+@_ONCE
 def test_ready_and_limited_jobs_share_the_slots(
     database: Database, app: LeaseQueue, worker: Callable[..., Worker]
 ) -> None:
@@ -145,6 +153,7 @@ def test_ready_and_limited_jobs_share_the_slots(
     assert 60 < sum(keys) < 140
 
 
+@_ONCE
 def test_a_worker_that_is_stopped_lets_go_of_its_keys(
     database: Database, app: LeaseQueue, worker: Callable[..., Worker]
 ) -> None:
