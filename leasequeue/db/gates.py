@@ -131,8 +131,8 @@ _TAKEN = """taken AS MATERIALIZED (
 )"""
 
 # Whether rows wait that this statement did not lease: locked by somebody, or beyond what fits.
-_MORE_WAIT = f"""EXISTS (SELECT FROM lane CROSS JOIN LATERAL (
-            SELECT FROM {{s}}.leasequeue_job WHERE {_WAITING.replace("k.", "t.")} LIMIT t.taken + 1) AS job OFFSET t.taken)"""
+_MORE_WAIT = """EXISTS (SELECT FROM {s}.leasequeue_job
+            WHERE limit_key = t.key AND queue = %(queue)s AND state = 'g' AND available_at <= now() OFFSET t.taken)"""
 
 _SOON = f"""soon AS (
     INSERT INTO {{s}}.leasequeue_wake (queue, key, due_at, parked, whole)

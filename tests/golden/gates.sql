@@ -92,11 +92,8 @@ WITH given AS MATERIALIZED (
     FROM (SELECT * FROM taken WHERE key NOT IN (SELECT key FROM rated)) AS t
     WHERE t.taken < least(t.fits, t.found) OR (t.taken = %(quota)s AND t.fits > t.taken)
         OR (t.fits > t.taken AND t.floor_at > '-infinity')
-        OR ((t.fits > t.taken OR t.elsewhere > 0 OR t.others > 0 OR (t.used = 0 AND t.fits <= 0)) AND EXISTS (SELECT FROM lane CROSS JOIN LATERAL (
-            SELECT FROM "app".leasequeue_job WHERE limit_key = t.key AND queue = %(queue)s AND priority = lane.priority AND state = 'g'
-          AND available_at <= now() AND (available_at, id) >= (
-            CASE WHEN lane.priority = t.priority THEN to_timestamp(t.floor_at) ELSE '-infinity' END,
-            CASE WHEN lane.priority = t.priority THEN t.floor_id ELSE 0 END) LIMIT t.taken + 1) AS job OFFSET t.taken))
+        OR ((t.fits > t.taken OR t.elsewhere > 0 OR t.others > 0 OR (t.used = 0 AND t.fits <= 0)) AND EXISTS (SELECT FROM "app".leasequeue_job
+            WHERE limit_key = t.key AND queue = %(queue)s AND state = 'g' AND available_at <= now() OFFSET t.taken))
 ), u AS (
     UPDATE "app".leasequeue_job SET state = 'l', holder = %(me)s, term = (SELECT nextval('"app".leasequeue_term')), expires_at = clock_timestamp() + %(ttl)s * interval '1 second', attempt = attempt + 1, claimed_at = clock_timestamp(), unique_key = CASE WHEN unique_until = 's' THEN NULL ELSE unique_key END
     WHERE id = ANY(ARRAY(SELECT id FROM pick)) RETURNING id, term, task, args::text, attempt, abandoned, max_attempts, extract(epoch FROM available_at)::float8, priority, queue, cancel_requested_at IS NOT NULL, meta ->> 'tick', extract(epoch FROM start_by - clock_timestamp())::float8, CASE WHEN workflow IS NOT NULL THEN jsonb_build_object('id', workflow, 'name', meta ->> 'flow', 'step', meta ->> 'step')::text WHEN limit_key IS NOT NULL OR children IS NOT NULL THEN '' END, limit_key, limit_max, rate_max, rate_seconds
@@ -196,11 +193,8 @@ WITH given AS MATERIALIZED (
     FROM taken AS t
     WHERE t.taken < least(t.fits, t.found) OR (t.taken = %(quota)s AND t.fits > t.taken)
         OR (t.fits > t.taken AND t.floor_at > '-infinity')
-        OR ((t.fits > t.taken OR t.elsewhere > 0 OR t.others > 0 OR (t.used = 0 AND t.fits <= 0)) AND EXISTS (SELECT FROM lane CROSS JOIN LATERAL (
-            SELECT FROM "app".leasequeue_job WHERE limit_key = t.key AND queue = %(queue)s AND priority = lane.priority AND state = 'g'
-          AND available_at <= now() AND (available_at, id) >= (
-            CASE WHEN lane.priority = t.priority THEN to_timestamp(t.floor_at) ELSE '-infinity' END,
-            CASE WHEN lane.priority = t.priority THEN t.floor_id ELSE 0 END) LIMIT t.taken + 1) AS job OFFSET t.taken))
+        OR ((t.fits > t.taken OR t.elsewhere > 0 OR t.others > 0 OR (t.used = 0 AND t.fits <= 0)) AND EXISTS (SELECT FROM "app".leasequeue_job
+            WHERE limit_key = t.key AND queue = %(queue)s AND state = 'g' AND available_at <= now() OFFSET t.taken))
 ), park AS (
     INSERT INTO "app".leasequeue_wake (queue, key, due_at, parked)
     SELECT DISTINCT ON (j.key) %(queue)s, j.key,
