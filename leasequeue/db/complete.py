@@ -43,9 +43,10 @@ def complete_held(
     """Delete the held row and write its history, or abort the transaction in the server.
 
     Args:
-        linked: it passed a gate, or others may wait for it. A job that was none of these when it was claimed and has got
-            a child since (by plain SQL: steps are linked from the start) is refused like one that is lost, so that the
-            child is not; its next attempt knows.
+        linked: it passed a gate, or others may wait for it. A job that was none of these when it was claimed and is under
+            a limit or has a child now (by plain SQL: the library's own are linked from the start) is refused like one that
+            is lost: without a wake for its key, or with a child that waits for ever, its end would be wrong. Its next
+            attempt knows.
 
     Raises:
         LeaseLost: the row is not held any more, neither by this holder nor in this term.
@@ -153,6 +154,7 @@ def _complete(schema: str) -> Statement:
             job.c.holder == cast(bindparam("p_holder", type_=Text), UUID),
             job.c.state == literal_column("'l'"),
             job.c.children.is_(None),
+            job.c.limit_key.is_(None),
         )
         .with_for_update()
         .cte("k")

@@ -160,6 +160,7 @@ class Sandbox:
             {
                 "run": [job.id, job.term, str(job.holder)], "task": job.task_name, "queue": job.queue, "args": job.text,
                 "attempt": job.attempt, "max_attempts": ctx.max_attempts, "tries": tries, "tick": tick,
+                "linked": job.linked, "workflow": job.workflow,
             },
         )  # fmt: skip
         reason = ""

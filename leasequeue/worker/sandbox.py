@@ -150,6 +150,7 @@ class Child:
         ctx = _Context(
             Held(id, term, uuid.UUID(holder)), order["task"], queue, order["attempt"], order["max_attempts"],
             self._state, self._lq.schema, self._lq.keeps(queue), due_time(order["tick"]),
+            order["linked"], order["workflow"], self._lq,
         )  # fmt: skip
         ctx.line = self._line
         ctx._report = self._reporter()

@@ -67,6 +67,17 @@ def test_a_completion_inside_a_savepoint_counts(engine: Engine, database: Any, c
     assert database.execute("SELECT outcome FROM leasequeue_finished") == [("succeeded",)]
 
 
+@pytest.mark.parametrize("is_now", ["limit_key = 'k'", "children = 1"])
+def test_a_job_whose_end_is_more_than_its_context_knows_is_refused(
+    engine: Engine, database: Any, ctx: JobContext, is_now: str
+) -> None:
+    """Ended plainly, its key would not be woken, or its child would wait for ever."""
+    database.execute(f"UPDATE leasequeue_job SET {is_now}")
+    with Session(engine) as session, pytest.raises(LeaseLost):
+        ctx.complete(session)
+    assert database.execute("SELECT state::text FROM leasequeue_job") == [("l",)]
+
+
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
 def test_under_the_higher_isolation_levels(engine: Engine, database: Any, ctx: JobContext, level: str) -> None:
     with engine.connect().execution_options(isolation_level=level) as conn:

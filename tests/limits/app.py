@@ -70,6 +70,16 @@ def killer(times: int) -> None:
     _work("killers", 0.0)
 
 
+@lq.task(name="serial_apart", limit=1, limit_key=lambda name: f"apart:{name}", executor="process")
+def serial_apart(name: str) -> None:
+    """In a process of its own, completed with its effect."""
+    ctx = current_job()
+    with lq.begin() as conn:
+        began = conn.execute(text("SELECT clock_timestamp()")).scalar()
+        conn.execute(_RAN, {"job": ctx.id, "attempt": ctx.attempt, "key": name, "pid": os.getpid(), "began": began})
+        ctx.complete(conn)
+
+
 @lq.schedule(every=dt.timedelta(seconds=1), name="often")
 @lq.task(name="ticking", limit=1)
 def ticking() -> None:

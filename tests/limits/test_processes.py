@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from leasequeue import LeaseQueue
-from tests.limits.app import CREATE, by_user, few, for_tenant, free, killer, lq, rated, serial
+from tests.limits.app import CREATE, by_user, few, for_tenant, free, killer, lq, rated, serial, serial_apart
 from tests.limits.hand import rule
 from tests.support.databases import Database
 from tests.support.waiting import until
@@ -71,6 +71,19 @@ def test_serial_keys_run_in_order(database: Database, app: LeaseQueue, worker: C
         assert _most_at_once(database, name) == 1
         jobs = [job for (job,) in database.execute("SELECT job FROM ran WHERE key = %s ORDER BY began", (name,))]
         assert jobs == sorted(jobs)
+
+
+@_ONCE
+def test_a_serial_key_goes_on_where_its_jobs_complete_in_child_processes(
+    database: Database, app: LeaseQueue, worker: Callable[..., Worker]
+) -> None:
+    _enqueue(database, [serial_apart.call("apart") for _ in range(3)])
+    worker(database, app=APP)
+    until(lambda: _ran(database, "apart") == 3, 40, "all to run")
+    assert _most_at_once(database, "apart") == 1
+    assert {pid for (pid,) in database.execute("SELECT pid FROM ran WHERE key = 'apart'")}.isdisjoint(
+        pid for (pid,) in database.execute("SELECT pid FROM leasequeue_worker")
+    )
 
 
 @_ONCE

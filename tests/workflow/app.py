@@ -37,6 +37,18 @@ async def atotal() -> int:
     return int(sum((await step.aresults()).values()) + await step.aresult("one"))
 
 
+@lq.task(name="ptotal", executor="process", max_attempts=1)
+def ptotal() -> int:
+    """In a process of its own: completes with the sum of the results before it."""
+    job = current_job()
+    step = job.workflow
+    assert step is not None
+    found = int(sum(step.results().values()))
+    with lq.begin() as conn:
+        job.complete(conn, found)
+    return found
+
+
 @lq.task(name="fail", max_attempts=1)
 def fail() -> None:
     raise ValueError("as asked")

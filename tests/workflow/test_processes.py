@@ -88,6 +88,19 @@ def test_chains_groups_batches_and_results(database: Database, lq: LeaseQueue, w
     assert finished(third) == "succeeded"
 
 
+def test_a_step_in_a_child_process_reads_results_and_completes(
+    database: Database, lq: LeaseQueue, worker: Start
+) -> None:
+    worker(database, app=APP).started()
+    wf = lq.workflow("apart")
+    total = wf.add("total", app.ptotal.call(), after=wf.add_many("part", [app.noop.call(i) for i in (3, 4)]))
+    wf.add("behind", app.total.call(), after=total)
+    handle = wf.enqueue(lq)
+    assert handle.result("total", SOON) == 7
+    assert handle.result("behind", SOON) == 7
+    assert finished(handle) == "succeeded"
+
+
 def test_a_step_whose_process_dies_runs_again_and_one_that_dies_often_cascades(
     database: Database, lq: LeaseQueue, worker: Start
 ) -> None:
