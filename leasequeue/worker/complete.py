@@ -46,6 +46,10 @@ _DATA_CLASSES = ("21", "22", "23", "54")
 """SQLSTATE classes that blame the row: data, constraints, limits of a value. Anything else may pass by itself."""
 
 
+_REFUSED = "EndRefused"
+"""The type of a failure that says so of the end itself."""
+
+
 class Completer(Loop):
     """One thread that ends leases.
 
@@ -296,12 +300,22 @@ class Completer(Loop):
             for ended in members:
                 self._write(group, [ended])
             return
-        ended = members[0]
-        if group[0] in (Outcome.FAILED, Outcome.FAILED_FOR_GOOD):
-            log.error("job %s: its failure cannot be written (%s); its lease will expire", ended.job.id, error)
+        ended, outcome = members[0], group[0]
+        # Without the row, which the details quote: it holds what was refused.
+        why = (error.diag.message_primary or str(error)).strip()
+        refused = f"the database refused the end of this job ({outcome.value}): {why}"
+        tried = ended.failure is not None and ended.failure.type == _REFUSED
+        if tried or outcome in (Outcome.FAILED, Outcome.FAILED_FOR_GOOD, Outcome.EXPIRED, Outcome.UNSTARTED):
+            # There is nothing else to write, or it was not run: its next holder, or the chore, ends it.
+            log.error("job %s: %s; its lease will expire", ended.job.id, refused)
             self._forget([ended.job])
             return
-        failure = Failure("ResultRefused", f"the database refused what the job returned: {error}".strip(), None)
+        if outcome is Outcome.CANCELLED:
+            self._write(group, [ended._replace(failure=Failure(_REFUSED, refused, None))])
+            return
+        failure = Failure(_REFUSED, refused, None)
+        if ended.result is not None:
+            failure = Failure("ResultRefused", f"the database refused what the job returned: {error}".strip(), None)
         final = Outcome.FAILED_FOR_GOOD if ended.job.is_last_attempt else Outcome.FAILED
         kind = _JOINED if ended.job.joined and final in _FINAL else ""
         self._write((final, group[1], kind), [Ended(ended.job, final, failure=failure)])
