@@ -214,10 +214,10 @@ def check_call(lq: LeaseQueue, name: str, call: Any) -> None:
         raise ConfigurationError(f"step {name!r} takes task.call(...), not {call!r}{hint}")
     if call.task.home is not lq:
         raise ConfigurationError(f"step {name!r}: its task {call.task.name} belongs to another LeaseQueue")
-    if call.job.unique_key is not None:
+    if call.job.unique_key is not None or call.job.hold_key is not None:
         raise ConfigurationError(
-            f"step {name!r} carries a unique key: the job that holds it may be in no workflow, or in another one; "
-            f"enqueue the first step's work under a unique key, and the workflow from there"
+            f"step {name!r} carries a unique key (or unique_for, which makes one): the job that holds it may be in no "
+            f"workflow, or in another one; enqueue the first step's work under a unique key, and the workflow from there"
         )
 
 

@@ -158,7 +158,7 @@ def test_short_forms(conn: Connection, lq: LeaseQueue, kit: Kit) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["circle", "unknown", "double", "itself", "mixed", "fires twice", "key", "no call", "empty"]
+    "kind", ["circle", "unknown", "double", "itself", "mixed", "fires twice", "key", "held key", "no call", "empty"]
 )
 def test_what_cannot_be_is_refused_before_anything_is_written(
     conn: Connection, database: Database, lq: LeaseQueue, kit: Kit, kind: str
@@ -188,6 +188,8 @@ def test_what_cannot_be_is_refused_before_anything_is_written(
             wf.add("d", say, after=fires("c"))
         elif kind == "key":
             wf.add("a", kit.say.options(unique_key="k").call("x"))
+        elif kind == "held key":
+            wf.add("a", kit.say.options(unique_key="k", unique_for=dt.timedelta(hours=1)).call("x"))
         elif kind == "no call":
             wf.add("a", kit.say)  # type: ignore[arg-type]
         wf.enqueue(conn)
