@@ -40,7 +40,7 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
-from leasequeue.db.jobs import CLAIMED, SUSPECT_NOW, TAKE
+from leasequeue.db.jobs import CLAIMED, SUSPECT_NOW, TAKE, TAKE_SUSPECT
 from leasequeue.db.names import qualify
 
 # Which queues have a wake that is due: one look for all of them.
@@ -324,7 +324,7 @@ _ADMIT_SUSPECT = f"""WITH under AS MATERIALIZED (
     SELECT name, clock_timestamp(), 1 FROM under
     WHERE rate IS NOT NULL AND NOT EXISTS (SELECT FROM under WHERE free <= 0)
 )
-{TAKE} WHERE id = ANY(ARRAY(SELECT %(id)s::bigint WHERE NOT EXISTS (SELECT FROM under WHERE free <= 0))) AND state = 'q'
+{TAKE_SUSPECT} WHERE id = ANY(ARRAY(SELECT %(id)s::bigint WHERE NOT EXISTS (SELECT FROM under WHERE free <= 0))) AND state = 'q'
 {CLAIMED}"""
 
 # Every rule, for a claimer that keeps them in mind for a second.

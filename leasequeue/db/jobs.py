@@ -48,6 +48,9 @@ TAKE = (
     "unique_key = CASE WHEN unique_until = 's' THEN NULL ELSE unique_key END"
 )
 
+# How far it was when its process died stays with a suspect until it runs again, or is buried.
+TAKE_SUSPECT = f"{TAKE}, progress = NULL"
+
 # A lane is one priority of a queue, read from its floor on. The inner LIMIT bounds each index scan, the outer one
 # stops at k rows over all lanes, best first; rows are locked one at a time as they are pulled, so no lane is locked
 # beyond what is taken.
@@ -71,7 +74,7 @@ SUSPECT_NOW = """queue = ANY(%(queues)s::text[])
         SELECT name FROM {s}.leasequeue_queue
         WHERE paused_at IS NOT NULL AND (resume_at IS NULL OR resume_at > now())))"""
 
-_CLAIM_SUSPECT = f"""{TAKE}
+_CLAIM_SUSPECT = f"""{TAKE_SUSPECT}
 WHERE id = ANY(ARRAY(
     SELECT id FROM {{s}}.leasequeue_job WHERE state = 'q' AND limit_key IS NULL AND {SUSPECT_NOW}
     ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED))
@@ -226,14 +229,16 @@ FROM d RETURNING id"""
 
 # Back untouched: what was claimed but never started has spent no attempt. A suspect goes back among the suspects.
 _RELEASE = f"""{LOCKED}, u AS (
-    UPDATE {{s}}.leasequeue_job SET state = {_WAITS_BACK}, holder = NULL, expires_at = NULL, attempt = attempt - 1
+    UPDATE {{s}}.leasequeue_job SET state = {_WAITS_BACK}, holder = NULL, expires_at = NULL, progress = NULL,
+        attempt = attempt - 1
     WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING id, queue, limit_key
 ), {wake("u")}
 SELECT id FROM u"""
 
 # Back for another release of the application: the delay doubles with each time, from half a second to a minute.
 _PUT_BACK = f"""{LOCKED}, u AS (
-    UPDATE {{s}}.leasequeue_job SET state = {_WAITS_BACK}, holder = NULL, expires_at = NULL, attempt = attempt - 1,
+    UPDATE {{s}}.leasequeue_job SET state = {_WAITS_BACK}, holder = NULL, expires_at = NULL, progress = NULL,
+        attempt = attempt - 1,
         available_at = clock_timestamp()
             + least(60, 0.5 * 2 ^ least(10, coalesce((meta ->> 'put_back')::int, 0))) * interval '1 second',
         meta = coalesce(meta, '{{{{}}}}') || jsonb_build_object('put_back', coalesce((meta ->> 'put_back')::int, 0) + 1)
@@ -307,14 +312,16 @@ _RELEASE_STRAYS = f"""WITH k AS MATERIALIZED (
     WHERE state = 'l' AND holder = %(holder)s AND NOT id = ANY(%(known)s::bigint[])
     ORDER BY id FOR UPDATE SKIP LOCKED
 ), u AS (
-    UPDATE {{s}}.leasequeue_job SET state = {_WAITS}, holder = NULL, expires_at = NULL, attempt = attempt - 1
+    UPDATE {{s}}.leasequeue_job SET state = {_WAITS}, holder = NULL, expires_at = NULL, progress = NULL,
+        attempt = attempt - 1
     WHERE id = ANY(ARRAY(SELECT id FROM k)) AND state = 'l' AND holder = %(holder)s RETURNING id, queue, limit_key
 ), {wake("u")}
 SELECT id FROM u"""
 
 _SWEEP = f"""WITH u AS (
     UPDATE {{s}}.leasequeue_job SET state = CASE WHEN abandoned >= 1 THEN 'q' ELSE {_WAITS} END,
-        holder = NULL, expires_at = NULL, abandoned = abandoned + 1
+        holder = NULL, expires_at = NULL, abandoned = abandoned + 1,
+        progress = CASE WHEN abandoned >= 1 THEN progress END
     WHERE id = ANY(ARRAY(
         SELECT id FROM {{s}}.leasequeue_job WHERE state = 'l' AND expires_at < now()
         ORDER BY id LIMIT 500 FOR UPDATE SKIP LOCKED))
@@ -333,6 +340,7 @@ _RELEASE_DEAD = f"""WITH k AS MATERIALIZED (
     UPDATE {{s}}.leasequeue_job AS job
     SET state = CASE WHEN (k.started AND %(suspect)s) OR k.returned >= 5 THEN 'q' ELSE {_WAITS_BACK} END::"char",
         holder = NULL, expires_at = NULL,
+        progress = CASE WHEN (k.started AND %(suspect)s) OR k.returned >= 5 THEN job.progress END,
         abandoned = abandoned + (k.started AND %(suspect)s)::int,
         attempt = attempt - (NOT k.started OR NOT %(suspect)s)::int,
         meta = CASE WHEN k.started THEN job.meta

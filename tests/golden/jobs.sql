@@ -14,7 +14,7 @@ WHERE id = ANY(ARRAY(
 RETURNING id, term, task, args::text, attempt, abandoned, max_attempts, extract(epoch FROM available_at)::float8, priority, queue, cancel_requested_at IS NOT NULL, meta ->> 'tick', extract(epoch FROM start_by - clock_timestamp())::float8, CASE WHEN workflow IS NOT NULL THEN jsonb_build_object('id', workflow, 'name', meta ->> 'flow', 'step', meta ->> 'step')::text WHEN limit_key IS NOT NULL OR children IS NOT NULL THEN '' END;
 
 -- claim_suspect
-UPDATE "app".leasequeue_job SET state = 'l', holder = %(me)s, term = (SELECT nextval('"app".leasequeue_term')), expires_at = clock_timestamp() + %(ttl)s * interval '1 second', attempt = attempt + 1, claimed_at = clock_timestamp(), unique_key = CASE WHEN unique_until = 's' THEN NULL ELSE unique_key END
+UPDATE "app".leasequeue_job SET state = 'l', holder = %(me)s, term = (SELECT nextval('"app".leasequeue_term')), expires_at = clock_timestamp() + %(ttl)s * interval '1 second', attempt = attempt + 1, claimed_at = clock_timestamp(), unique_key = CASE WHEN unique_until = 's' THEN NULL ELSE unique_key END, progress = NULL
 WHERE id = ANY(ARRAY(
     SELECT id FROM "app".leasequeue_job WHERE state = 'q' AND limit_key IS NULL AND queue = ANY(%(queues)s::text[])
       AND available_at <= now() AND queue <> ALL (ARRAY(
@@ -171,7 +171,8 @@ FROM d RETURNING id;
 WITH k AS MATERIALIZED (
     SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
 ), u AS (
-    UPDATE "app".leasequeue_job SET state = CASE WHEN limit_key IS NULL OR %(back)s <> 'r' THEN %(back)s ELSE 'g' END::"char", holder = NULL, expires_at = NULL, attempt = attempt - 1
+    UPDATE "app".leasequeue_job SET state = CASE WHEN limit_key IS NULL OR %(back)s <> 'r' THEN %(back)s ELSE 'g' END::"char", holder = NULL, expires_at = NULL, progress = NULL,
+        attempt = attempt - 1
     WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING id, queue, limit_key
 ), w AS (
     INSERT INTO "app".leasequeue_wake (queue, key) SELECT DISTINCT queue, limit_key FROM u WHERE limit_key IS NOT NULL
@@ -182,7 +183,8 @@ SELECT id FROM u;
 WITH k AS MATERIALIZED (
     SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
 ), u AS (
-    UPDATE "app".leasequeue_job SET state = CASE WHEN limit_key IS NULL OR %(back)s <> 'r' THEN %(back)s ELSE 'g' END::"char", holder = NULL, expires_at = NULL, attempt = attempt - 1,
+    UPDATE "app".leasequeue_job SET state = CASE WHEN limit_key IS NULL OR %(back)s <> 'r' THEN %(back)s ELSE 'g' END::"char", holder = NULL, expires_at = NULL, progress = NULL,
+        attempt = attempt - 1,
         available_at = clock_timestamp()
             + least(60, 0.5 * 2 ^ least(10, coalesce((meta ->> 'put_back')::int, 0))) * interval '1 second',
         meta = coalesce(meta, '{}') || jsonb_build_object('put_back', coalesce((meta ->> 'put_back')::int, 0) + 1)
@@ -267,7 +269,8 @@ WITH k AS MATERIALIZED (
     WHERE state = 'l' AND holder = %(holder)s AND NOT id = ANY(%(known)s::bigint[])
     ORDER BY id FOR UPDATE SKIP LOCKED
 ), u AS (
-    UPDATE "app".leasequeue_job SET state = CASE WHEN limit_key IS NULL THEN 'r' ELSE 'g' END::"char", holder = NULL, expires_at = NULL, attempt = attempt - 1
+    UPDATE "app".leasequeue_job SET state = CASE WHEN limit_key IS NULL THEN 'r' ELSE 'g' END::"char", holder = NULL, expires_at = NULL, progress = NULL,
+        attempt = attempt - 1
     WHERE id = ANY(ARRAY(SELECT id FROM k)) AND state = 'l' AND holder = %(holder)s RETURNING id, queue, limit_key
 ), w AS (
     INSERT INTO "app".leasequeue_wake (queue, key) SELECT DISTINCT queue, limit_key FROM u WHERE limit_key IS NOT NULL
@@ -277,7 +280,8 @@ SELECT id FROM u;
 -- sweep
 WITH u AS (
     UPDATE "app".leasequeue_job SET state = CASE WHEN abandoned >= 1 THEN 'q' ELSE CASE WHEN limit_key IS NULL THEN 'r' ELSE 'g' END::"char" END,
-        holder = NULL, expires_at = NULL, abandoned = abandoned + 1
+        holder = NULL, expires_at = NULL, abandoned = abandoned + 1,
+        progress = CASE WHEN abandoned >= 1 THEN progress END
     WHERE id = ANY(ARRAY(
         SELECT id FROM "app".leasequeue_job WHERE state = 'l' AND expires_at < now()
         ORDER BY id LIMIT 500 FOR UPDATE SKIP LOCKED))
@@ -297,6 +301,7 @@ WITH k AS MATERIALIZED (
     UPDATE "app".leasequeue_job AS job
     SET state = CASE WHEN (k.started AND %(suspect)s) OR k.returned >= 5 THEN 'q' ELSE CASE WHEN limit_key IS NULL OR %(back)s <> 'r' THEN %(back)s ELSE 'g' END::"char" END::"char",
         holder = NULL, expires_at = NULL,
+        progress = CASE WHEN (k.started AND %(suspect)s) OR k.returned >= 5 THEN job.progress END,
         abandoned = abandoned + (k.started AND %(suspect)s)::int,
         attempt = attempt - (NOT k.started OR NOT %(suspect)s)::int,
         meta = CASE WHEN k.started THEN job.meta

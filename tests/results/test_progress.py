@@ -117,3 +117,38 @@ def test_what_plain_sql_wrote_there_is_no_progress(value: object) -> None:
     assert Progress.of({"done": 1, "at": "yesterday", "note": 3}) == Progress(1)
     assert Progress(5, 4).fraction == 1.0
     assert Progress(5, 0).fraction is None
+
+
+@pytest.mark.parametrize("how", ["sweep", "release", "put_back", "release_strays", "release_dead", "process died"])
+def test_an_attempt_begins_without_the_progress_of_another(
+    database: Any, lq: LeaseQueue, link: Link, hand: Hand, how: str
+) -> None:
+    """A suspect keeps it until it runs again: it may be buried."""
+    sql = job_statements(lq.schema)
+    job = min(hand.jobs(), key=lambda job: job.id)
+    database.execute("DELETE FROM leasequeue_job WHERE id <> %s", (job.id,))
+    database.execute("UPDATE leasequeue_job SET progress = %s", ('{"done": 7}',))
+    held = {"ids": [job.id], "terms": [job.term], "me": job.holder}
+    dead = {"first": job.holder, "last": job.holder, "back": "r", "reason": "r", "worker": "w"}
+    started = {"ids": [job.id], "terms": [job.term]}
+    if how == "sweep":
+        database.execute("UPDATE leasequeue_job SET expires_at = now() - interval '1 s'")
+        link.run(sql.sweep)
+    elif how == "release_strays":
+        link.run(sql.release_strays, {"holder": job.holder, "known": []})
+    elif how in ("release_dead", "process died"):
+        link.run(sql.release_dead, {**dead, **started, "suspect": how == "process died"})
+    else:
+        link.run(getattr(sql, how), {**held, "back": "r"})
+    state, progress = database.execute("SELECT state::text, progress FROM leasequeue_job")[0]
+    if how != "process died":
+        assert (state, progress) == ("r", None)
+        return
+    assert (state, progress) == ("q", {"done": 7})
+    suspect = {"me": job.holder, "ttl": 30.0, "queues": ["default"]}
+    assert len(link.run(sql.claim_suspect, suspect)) == 1
+    assert database.execute("SELECT progress FROM leasequeue_job") == [(None,)]
+    database.execute("UPDATE leasequeue_job SET progress = %s, expires_at = now() - interval '1 s'", ('{"done": 8}',))
+    link.run(sql.sweep)
+    link.run(sql.bury, {"max_abandoned": 2})
+    assert database.execute("SELECT outcome, meta -> 'progress' FROM leasequeue_finished") == [("failed", {"done": 8})]
