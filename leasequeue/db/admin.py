@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from leasequeue.db.jobs import CHILDLESS, FAILED, HISTORY, wake
+from leasequeue.db.jobs import CHILDLESS, FAILED, HISTORY, OF_ITS_PAST, wake
 from leasequeue.db.names import CANCEL, channel, qualify
 
 _MAKE_AVAILABLE = """WITH k AS MATERIALIZED (
@@ -29,26 +29,25 @@ SELECT id, was_due, queue FROM u"""
 
 # The new job carries a link to the old one and the old one to the new, so that a second retry is noticed. Its unique key
 # is not taken again: another job may hold it by now.
-_RETRY_FINISHED = """WITH old AS MATERIALIZED (
-    SELECT id, queue, task, args, meta, options FROM {s}.leasequeue_finished
+_RETRY_FINISHED = f"""WITH old AS MATERIALIZED (
+    SELECT id, queue, task, args, meta, options FROM {{s}}.leasequeue_finished
     WHERE id = %(id)s AND outcome IN ('failed', 'cancelled', 'expired')
       AND (%(again)s OR meta -> 'retried_as' IS NULL) AND options -> 'workflow' IS NULL
     FOR UPDATE
 ), new AS (
-    INSERT INTO {s}.leasequeue_job (queue, task, args, meta, priority, max_attempts, state,
+    INSERT INTO {{s}}.leasequeue_job (queue, task, args, meta, priority, max_attempts, state,
         limit_key, limit_max, rate_max, rate_seconds)
-    SELECT queue, task, args, coalesce(meta, '{{}}') - ARRAY['put_back', 'returned', 'retried_as', 'progress', 'snoozed',
-            'cancel_requested_at', 'cancel_requested_by']
+    SELECT queue, task, args, coalesce(meta, '{{{{}}}}') - {OF_ITS_PAST}
             || jsonb_build_object('retry_of', id),
         coalesce((options ->> 'priority')::smallint, 0), (options ->> 'max_attempts')::int,
         CASE WHEN options ->> 'limit_key' IS NULL THEN 'r' ELSE 'g' END::"char", options ->> 'limit_key',
         (options ->> 'limit_max')::int, (options ->> 'rate_max')::int, (options ->> 'rate_seconds')::float8
     FROM old RETURNING id, queue, limit_key
 ), w AS (
-    INSERT INTO {s}.leasequeue_wake (queue, key) SELECT queue, limit_key FROM new WHERE limit_key IS NOT NULL
+    INSERT INTO {{s}}.leasequeue_wake (queue, key) SELECT queue, limit_key FROM new WHERE limit_key IS NOT NULL
 )
-UPDATE {s}.leasequeue_finished AS job
-SET meta = coalesce(job.meta, '{{}}') || jsonb_build_object('retried_as', new.id)
+UPDATE {{s}}.leasequeue_finished AS job
+SET meta = coalesce(job.meta, '{{{{}}}}') || jsonb_build_object('retried_as', new.id)
 FROM old, new WHERE job.id = old.id RETURNING new.id, new.queue"""
 
 _CANCEL_WAITING = f"""WITH k AS MATERIALIZED (

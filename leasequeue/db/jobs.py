@@ -132,6 +132,10 @@ _OPTIONS = """nullif(jsonb_strip_nulls(jsonb_build_object('priority', nullif(pri
         'limit_key', limit_key, 'limit_max', limit_max, 'rate_max', rate_max, 'rate_seconds', rate_seconds,
         'workflow', workflow)), '{{}}')"""
 
+# What of ``meta`` is of the job that has ended, not of the one that is made of it by a retry.
+OF_ITS_PAST = """ARRAY['put_back', 'returned', 'retried_as', 'skipped', 'progress', 'snoozed', 'cancel_requested_at',
+            'cancel_requested_by']"""
+
 HISTORY = "id, queue, task, args, outcome, attempt, abandoned, enqueued_at, started_at, finished_at"
 _OF_END = "id, queue, task, args, attempt, abandoned, created_at, claimed_at"
 # That somebody asked for its end stays with a job, also where it has come to another one.

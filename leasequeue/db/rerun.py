@@ -16,6 +16,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from leasequeue.db.enqueue import check_version, explained
+from leasequeue.db.jobs import OF_ITS_PAST
 from leasequeue.db.names import qualify
 from leasequeue.db.program import Checked, Program, Statement, Target, statement_of
 from leasequeue.errors import WorkflowRefused
@@ -38,11 +39,11 @@ _READ_EDGES = """SELECT edge.parent_id, edge.child_id, edge.on_failure::text
 FROM {s}.leasequeue_step AS step JOIN {s}.leasequeue_edge AS edge ON edge.child_id = step.job_id
 WHERE step.workflow = %(workflow)s::bigint"""
 
-_INSERT = """WITH new AS (
-    INSERT INTO {s}.leasequeue_job (queue, task, args, meta, priority, max_attempts, limit_key, limit_max, rate_max,
+_INSERT = f"""WITH new AS (
+    INSERT INTO {{s}}.leasequeue_job (queue, task, args, meta, priority, max_attempts, limit_key, limit_max, rate_max,
         rate_seconds, workflow, pending, children, state)
     SELECT old.queue, old.task, old.args,
-        coalesce(old.meta, jsonb_build_object()) - ARRAY['put_back', 'returned', 'retried_as', 'skipped', 'progress']
+        coalesce(old.meta, jsonb_build_object()) - {OF_ITS_PAST}
             || jsonb_build_object('retry_of', old.id),
         coalesce((old.options ->> 'priority')::smallint, 0), (old.options ->> 'max_attempts')::int,
         old.options ->> 'limit_key', (old.options ->> 'limit_max')::int, (old.options ->> 'rate_max')::int,
@@ -50,10 +51,10 @@ _INSERT = """WITH new AS (
         CASE WHEN e.pending > 0 THEN 'b' WHEN old.options ->> 'limit_key' IS NULL THEN 'r' ELSE 'g' END::"char"
     FROM unnest(%(ids)s::bigint[], %(pending)s::int[], %(children)s::int[]) WITH ORDINALITY
         AS e (id, pending, children, place)
-    JOIN {s}.leasequeue_finished AS old ON old.id = e.id ORDER BY e.place
+    JOIN {{s}}.leasequeue_finished AS old ON old.id = e.id ORDER BY e.place
     RETURNING id, queue, limit_key, state
 ), woken AS (
-    INSERT INTO {s}.leasequeue_wake (queue, key) SELECT DISTINCT queue, limit_key FROM new WHERE state = 'g'
+    INSERT INTO {{s}}.leasequeue_wake (queue, key) SELECT DISTINCT queue, limit_key FROM new WHERE state = 'g'
 )
 SELECT id FROM new"""
 

@@ -50,8 +50,8 @@ def retry(desk: Desk, id: int, *, again: bool = False) -> Done:
     """Run a job (again) as soon as possible.
 
     One that is scheduled, also for its next attempt, becomes ready. One that has failed, was cancelled or has expired is
-    enqueued anew: with a new id, all its attempts, and links both ways; priority, max_attempts and unique_key are not
-    kept in the history and are the defaults.
+    enqueued anew: with a new id, all its attempts, and links both ways. Its priority, max_attempts and limits are kept; its
+    unique key, which another job may hold by now, and its deadline (``expires``) are not.
 
     Args:
         again: also if it was retried before; otherwise that is refused.

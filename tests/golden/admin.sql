@@ -20,8 +20,8 @@ WITH old AS MATERIALIZED (
 ), new AS (
     INSERT INTO "app".leasequeue_job (queue, task, args, meta, priority, max_attempts, state,
         limit_key, limit_max, rate_max, rate_seconds)
-    SELECT queue, task, args, coalesce(meta, '{}') - ARRAY['put_back', 'returned', 'retried_as', 'progress', 'snoozed',
-            'cancel_requested_at', 'cancel_requested_by']
+    SELECT queue, task, args, coalesce(meta, '{}') - ARRAY['put_back', 'returned', 'retried_as', 'skipped', 'progress', 'snoozed', 'cancel_requested_at',
+            'cancel_requested_by']
             || jsonb_build_object('retry_of', id),
         coalesce((options ->> 'priority')::smallint, 0), (options ->> 'max_attempts')::int,
         CASE WHEN options ->> 'limit_key' IS NULL THEN 'r' ELSE 'g' END::"char", options ->> 'limit_key',

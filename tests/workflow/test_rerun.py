@@ -117,6 +117,17 @@ def test_a_child_that_waits_waits_for_the_new_parent(database: Database) -> None
     assert links == [(ids["b"],)]
 
 
+def test_a_new_job_does_not_inherit_what_was_asked_of_the_old_one(database: Database) -> None:
+    id, ids = flow(database, {"a": {}})
+    past = '{"snoozed": 2, "cancel_requested_at": "2026-01-01", "cancel_requested_by": "ann", "put_back": 3, "mine": 1}'
+    database.execute("UPDATE leasequeue_job SET meta = meta || %s::jsonb", (past,))
+    database.execute(ENDS.fail, failure(claim(database)[ids["a"]]))
+    again(database, id)
+    (meta,) = (meta for (meta,) in database.execute("SELECT meta FROM leasequeue_job"))
+    assert meta.items() >= {"step": "a", "mine": 1, "retry_of": ids["a"]}.items()
+    assert meta.keys().isdisjoint({"snoozed", "cancel_requested_at", "cancel_requested_by", "put_back"})
+
+
 def test_old_workflows_go_with_their_edges_and_live_ones_stay(database: Database) -> None:
     old, ids = flow(database, {"a": {}, "b": {"a": "x"}})
     database.execute(ENDS.fail, failure(claim(database)[ids["a"]]))
