@@ -24,10 +24,12 @@ class Cancels:
     def cancel(self, conn: SyncConn, job_id: int, /, *, by: str = "the application") -> Cancellation:
         """Cancel a job, in the caller's transaction: it is cancelled if and when that commits.
 
-        One that waits ends at once. One that runs is asked to stop: its worker hears of that within some 100 ms of the commit
-        where it listens for notifications, else with its next renewal, within a third of the ttl. Then ``ctx.cancelled`` is
-        set, a coroutine is cancelled, ``JobInterrupted`` is raised in a thread, and a child process is killed if it goes on.
-        The history says how it ended: ``cancelled`` where it stopped, ``succeeded`` where it returned all the same.
+        One that waits ends at once; a step that others come after takes those along that want it to succeed, as its failure
+        would: their rows are locked, and waited for. One that runs is asked to stop: its worker hears of that within some
+        100 ms of the commit where it listens for notifications, else with its next renewal, within a third of the ttl. Then
+        ``ctx.cancelled`` is set, a coroutine is cancelled, ``JobInterrupted`` is raised in a thread, and a child process is
+        killed if it goes on. The history says how it ended: ``cancelled`` where it stopped, ``succeeded`` where it returned all
+        the same.
 
         Until the caller's transaction ends the job's row is locked: keep it short, a running job cannot be renewed meanwhile.
         Any isolation level; above READ COMMITTED a row that is renewed at that moment may show as a serialization failure.
@@ -44,7 +46,8 @@ class Cancels:
             most likely.
 
         Raises:
-            ActionRefused: it waits as a part of a workflow; nothing was changed.
+            WorkflowChanged: a step was added, at that moment, behind one that falls with it; let the transaction roll back, and
+                ask again.
             ConfigurationError: ``conn`` is not accepted.
         """
         return run(conn, cancel_one, self.schema, job_id, by)

@@ -250,15 +250,15 @@ class WorkflowRefused(LeaseQueueError):
 
 
 class WorkflowChanged(WorkflowRefused):
-    """A step was added, at that very moment, behind a step that the completion of this job would cancel.
+    """A step was added, at that very moment, behind a step that the end of this job would cancel.
 
     Args:
-        job_id: the job that was to be completed.
+        job_id: the job that was to be completed, or cancelled.
     """
 
-    def __init__(self, job_id: int) -> None:
+    def __init__(self, job_id: int, end: str = "completed") -> None:
         super().__init__(
-            f"job {job_id} was not completed: a step was added behind it while its transaction ran, which its snapshot does "
+            f"job {job_id} was not {end}: a step was added behind it while its transaction ran, which its snapshot does "
             f"not show; let the transaction roll back and run it again, in READ COMMITTED"
         )
         self.job_id = job_id

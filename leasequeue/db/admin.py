@@ -78,6 +78,10 @@ FROM {s}.leasequeue_job WHERE id = %(id)s
 UNION ALL
 SELECT 'f', NULL, NULL FROM {s}.leasequeue_finished WHERE id = %(id)s"""
 
+# One that others wait for, and that is not leased: it is ended by db/ends.py.
+_LOCK_JOINED = """SELECT id FROM {s}.leasequeue_job
+WHERE id = %(id)s AND children IS NOT NULL AND (state <> 'l' OR expires_at < now()) FOR UPDATE SKIP LOCKED"""
+
 # A pause for a program, which cannot make one itself on an asynchronous connection.
 _REST = "SELECT pg_sleep(0.02)"
 
@@ -90,6 +94,7 @@ _TEMPLATES = {
     "cancel_waiting": _CANCEL_WAITING,
     "request_cancel": _REQUEST_CANCEL,
     "cancel_state": _CANCEL_STATE,
+    "lock_joined": _LOCK_JOINED,
     "rest": _REST,
     "create_schema": _CREATE_SCHEMA,
 }

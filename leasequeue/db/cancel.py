@@ -2,7 +2,8 @@
 
 Locks: the job's row, until that transaction ends, always with SKIP LOCKED. A row that somebody else has locked, which is being
 claimed, renewed or ended right now, is looked at again a few times; what is locked for longer is being completed in a
-transaction of its handler's own.
+transaction of its handler's own. Of a job that others wait for then the rows behind it, which are waited for: see
+``db/ends.py``.
 """
 
 from __future__ import annotations
@@ -12,19 +13,21 @@ import time
 from typing import Literal, TypeAlias
 
 from leasequeue.db import admin
+from leasequeue.db.ends import end_statements
 from leasequeue.db.names import CANCEL, channel
-from leasequeue.db.program import Program, Statement, Target, statement_of
-from leasequeue.errors import ActionRefused
+from leasequeue.db.program import Program, Statement, Target, sqlstate, statement_of
+from leasequeue.errors import WorkflowChanged
 
 LOCKED_SECONDS = 1.0
+_DIVISION_BY_ZERO = "22012"
 
 Cancellation: TypeAlias = Literal["cancelled", "asked to stop", "had finished", "not found", "locked"]
 
 
 @functools.cache
 def _statements(schema: str) -> dict[str, Statement]:
-    wanted = ("cancel_waiting", "request_cancel", "cancel_state", "rest")
-    texts = admin.statements(schema)
+    wanted = ("cancel_waiting", "request_cancel", "cancel_state", "lock_joined", "cancel_within", "rest")
+    texts = admin.statements(schema) | {"cancel_within": end_statements(schema).cancel_within}
     return {name: statement_of(texts[name]) for name in wanted}
 
 
@@ -32,7 +35,7 @@ def cancel_one(target: Target, schema: str, id: int, by: str) -> Program[Cancell
     """Cancel one job; says what was done.
 
     Raises:
-        ActionRefused: it waits as a part of a workflow, which is cancelled as a whole.
+        WorkflowChanged: a step was added, at that very moment, behind one that falls with it.
     """
     sql = _statements(schema)
     until = time.monotonic() + LOCKED_SECONDS
@@ -51,10 +54,16 @@ def cancel_one(target: Target, schema: str, id: int, by: str) -> Program[Cancell
             return "had finished"
         if state == "l" and asked:
             return "asked to stop"
-        if has_children and state != "l":
-            raise ActionRefused(
-                id, "cancel", state, "it waits as a part of a workflow, with others behind it: cancel those"
-            )
+        # Locked first, so that the next statement's snapshot (in READ COMMITTED) has every child that was added before.
+        if has_children and state != "l" and (yield sql["lock_joined"], {"id": id}):
+            try:
+                yield sql["cancel_within"], {"id": id, "reason": f"cancelled by {by}"}
+            except Exception as error:
+                if sqlstate(error) == _DIVISION_BY_ZERO:
+                    target.doom()
+                    raise WorkflowChanged(id, "cancelled") from error
+                raise
+            return "cancelled"
         if time.monotonic() > until:
             return "locked"
         yield sql["rest"], {}

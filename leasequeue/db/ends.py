@@ -30,7 +30,7 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
-from leasequeue.db.jobs import EXPIRED, FAILED, FENCE, HISTORY
+from leasequeue.db.jobs import ASKED_BEFORE, EXPIRED, FAILED, FENCE, HISTORY
 from leasequeue.db.names import qualify
 
 LOCK_WAIT = "150ms"
@@ -233,6 +233,7 @@ _SUCCEED_WITHIN = _end(_HELD, _RESULTS, succeeded=True, bounded=False)
 _FAIL_WITHIN = _end(_HELD, _FAILURES, succeeded=False, bounded=False)
 _CANCELLED = _Own("", "'cancelled'", "%(reason)s::text")
 _CANCEL = _end(f"id = %(id)s::bigint AND {_WAITING}", _CANCELLED, succeeded=False)
+_CANCEL_WITHIN = _end(f"id = %(id)s::bigint AND {_WAITING}", _CANCELLED, succeeded=False, bounded=False)
 _CANCEL_STEPS = _end(
     "id = ANY(ARRAY(SELECT job_id FROM {s}.leasequeue_step WHERE workflow = %(workflow)s::bigint)) "
     f"AND workflow = %(workflow)s::bigint AND {_WAITING} ORDER BY id",
@@ -252,6 +253,11 @@ _EXPIRED = _Own("", "'expired'", EXPIRED.replace("start_by", "gone.start_by"))
 _EXPIRE = _end(
     "start_by < now() AND state <> 'l' AND (state = 'b' OR children IS NOT NULL) ORDER BY id LIMIT 100",
     _EXPIRED,
+    succeeded=False,
+)
+_CANCEL_ASKED = _end(
+    "cancel_requested_at IS NOT NULL AND state <> 'l' AND children IS NOT NULL ORDER BY id LIMIT 100",
+    _Own("", "'cancelled'", ASKED_BEFORE),
     succeeded=False,
 )
 _TOO_LATE = _EXPIRED._replace(attempt="gone.attempt - 1", started="NULL")  # claimed, and not begun
@@ -289,11 +295,13 @@ class EndStatements(NamedTuple):
     cancel_steps: str
     bury: str
     expire: str
+    cancel_asked: str
     expire_held: str
     blocked: str
     succeed_within: str
     fail_within: str
     expire_within: str
+    cancel_within: str
 
 
 @cache

@@ -151,6 +151,9 @@ CHILDLESS = "id = ANY(ARRAY(SELECT id FROM k)) AND children IS NULL"
 # What the history says of a job that was not started in time.
 EXPIRED = "'Expired: it was to start by ' || to_char(start_by AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.MS') || 'Z'"
 
+# And of one that was asked to stop, and whose attempt has then failed, was released or was lost: there is no other.
+ASKED_BEFORE = "'Cancelled: on request, while it ran; that attempt has ended otherwise, and there is no other'"
+
 _COMPLETE = f"""{LOCKED}, d AS (
     DELETE FROM {{s}}.leasequeue_job WHERE {CHILDLESS} RETURNING {_ENDED}
 )

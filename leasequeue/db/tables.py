@@ -174,6 +174,8 @@ def _job(metadata: MetaData) -> Table:
     Index(f"{name}_gate_task", c.task, postgresql_where=by_task)
     Index(f"{name}_gate_queue", c.queue, postgresql_where=by_queue)
     Index(f"{name}_start_by", c.start_by, postgresql_where=text("start_by IS NOT NULL AND state <> 'l'"))
+    asked = text("cancel_requested_at IS NOT NULL AND state <> 'l'")
+    Index(f"{name}_asked", c.cancel_requested_at, postgresql_where=asked)
     Index(f"{name}_unique", c.unique_key, unique=True, postgresql_where=text("unique_key IS NOT NULL"))
     return stored(job, HOT)
 

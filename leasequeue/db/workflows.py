@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from leasequeue.db.ends import end_statements
 from leasequeue.db.enqueue import StepOf, announce, check_version, explained, insert_steps, note_lanes
 from leasequeue.db.jobs import FAILED, HISTORY
-from leasequeue.db.names import qualify
+from leasequeue.db.names import CANCEL, channel, qualify
 from leasequeue.db.program import Checked, Params, Program, Rows, Statement, Target, statement_of
 from leasequeue.errors import ConfigurationError, WorkflowRefused
 
@@ -99,14 +99,18 @@ _LIST_EDGES = """SELECT edge.parent_id, edge.child_id, edge.on_failure::text
 FROM {s}.leasequeue_step AS step JOIN {s}.leasequeue_edge AS edge ON edge.child_id = step.job_id
 WHERE step.workflow = %(workflow)s::bigint ORDER BY edge.child_id, edge.parent_id LIMIT %(limit)s::int"""
 
-_STOP_STEPS = """WITH k AS MATERIALIZED (
+# Their workers hear of it as they hear of a single job's cancel.
+_STOP_STEPS = f"""WITH k AS MATERIALIZED (
     SELECT job.id
-    FROM {s}.leasequeue_step AS step JOIN {s}.leasequeue_job AS job ON job.id = step.job_id
+    FROM {{s}}.leasequeue_step AS step JOIN {{s}}.leasequeue_job AS job ON job.id = step.job_id
     WHERE step.workflow = %(workflow)s::bigint AND job.state = 'l' AND job.cancel_requested_at IS NULL
     ORDER BY job.id FOR NO KEY UPDATE OF job SKIP LOCKED
+), u AS (
+    UPDATE {{s}}.leasequeue_job SET cancel_requested_at = clock_timestamp(),
+        meta = coalesce(meta, jsonb_build_object()) || jsonb_build_object('cancel_requested_by', %(by)s::text)
+    WHERE id = ANY(ARRAY(SELECT id FROM k)) AND state = 'l' RETURNING id
 )
-UPDATE {s}.leasequeue_job SET cancel_requested_at = clock_timestamp()
-WHERE id = ANY(ARRAY(SELECT id FROM k)) AND state = 'l' RETURNING id"""
+SELECT id, pg_notify('{{channel}}', '{CANCEL}' || id)::text FROM u"""
 
 _NOT_STOPPED = """SELECT count(*)::int
 FROM {s}.leasequeue_step AS step JOIN {s}.leasequeue_job AS job ON job.id = step.job_id
@@ -146,7 +150,8 @@ _TEMPLATES = {
 def statements(schema: str) -> dict[str, str]:
     """Name and text of each statement, with the quoted schema name filled in; not to be changed. Cached per schema."""
     quoted = qualify(schema).replace("%", "%%")
-    return {name: text.format(s=quoted) for name, text in _TEMPLATES.items()}
+    literal = channel(schema).replace("'", "''").replace("%", "%%")
+    return {name: text.format(s=quoted, channel=literal) for name, text in _TEMPLATES.items()}
 
 
 @functools.cache
@@ -345,13 +350,17 @@ def _verdict(late: Late, locked: dict[str, int], states: dict[str, tuple[int, st
 
 
 def cancel_workflow(
-    target: Target, schema: str, workflow: int, reason: str, checked: Checked
+    target: Target, schema: str, workflow: int, reason: str, by: str, checked: Checked
 ) -> Program[tuple[int, int, int]]:
     """End what waits, ask what runs to stop. Returns how many of each, and how many are locked by somebody, to be asked again.
 
     Runs in a transaction of our own: it bounds its waits for locks.
+
+    Args:
+        reason: written as the error of what ends.
+        by: who; it stays with what was asked to stop.
     """
     ended = yield from ask(target, schema, "cancel_steps", {"workflow": workflow, "reason": reason}, checked)
-    asked = yield _statement(schema, "stop_steps"), {"workflow": workflow}
+    asked = yield _statement(schema, "stop_steps"), {"workflow": workflow, "by": by}
     ((left,),) = yield _statement(schema, "not_stopped"), {"workflow": workflow}
     return len(ended), len(asked), int(left)

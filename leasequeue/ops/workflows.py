@@ -98,7 +98,7 @@ def cancel(desk: Desk, id: int, *, by: str = "an operator") -> str:
     until = time.monotonic() + LOCKED_SECONDS
     while True:
         try:
-            now = _run(desk, cancel_workflow(_target(desk), desk.schema, id, f"cancelled by {by}", _checked(desk)))
+            now = _run(desk, cancel_workflow(_target(desk), desk.schema, id, f"cancelled by {by}", by, _checked(desk)))
         except _CONTENDED:
             now = (0, 0, 1)
         ended, asked = ended + now[0], asked + now[1]

@@ -35,10 +35,10 @@ def bury(link: Link, sql: JobStatements, ends: EndStatements, max_abandoned: int
         log.error("job %s (%s) has failed for good: its process died or was lost too often", id, task)
 
 
-def expire(link: Link, ends: EndStatements, bound_seconds: float) -> list[tuple[int, str, str]]:
-    """One round of those that are, or stand behind, others. Returns id, task and queue of what expired."""
+def end_joined(link: Link, sql: str, bound_seconds: float) -> list[tuple[int, str, str]]:
+    """One round of a statement of ``db/ends.py`` for what expires or was cancelled. Returns id, task and queue of that."""
     try:
-        rows = link.run(ends.expire, {}, bound_seconds=bound_seconds)
+        rows = link.run(sql, {}, bound_seconds=bound_seconds)
     except _CONTENDED:
         return []  # found by the next round
     return [(row[0], row[1], row[2]) for row in rows if row[3]]

@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from leasequeue.db.deadlines import expire_waiting
+from leasequeue.db.deadlines import cancel_asked, expire_waiting
 from leasequeue.db.ends import EndStatements
 from leasequeue.db.jobs import JobStatements
 from leasequeue.db.workers import WorkerStatements, purge_queue, purges
-from leasequeue.worker.bury import bury, expire
+from leasequeue.worker.bury import bury, end_joined
 
 if TYPE_CHECKING:
     from leasequeue.db.connect import Link
@@ -80,14 +80,17 @@ class Sweep:
 
 
 class Expiry:
-    """Ends the waiting jobs that were not started in time; each process does, so that it needs no leader.
+    """Ends the waiting jobs that were not started in time, or were asked to stop; each process does, so it needs no leader.
 
     Where many expire at once, or a held snapshot makes it slow, it costs its share of the time, as the sweep does.
     """
 
     def __init__(self, schema: str, ends: EndStatements) -> None:
-        self._sql = expire_waiting(schema)
-        self._ends = ends
+        # Its statement, the one for what others wait for, and what is said.
+        self._steps = (
+            (expire_waiting(schema), ends.expire, "were not started in time: expired"),
+            (cancel_asked(schema), ends.cancel_asked, "were asked to stop before, and do not run: cancelled"),
+        )
         self._due = 0.0
 
     def __call__(self, link: Link) -> None:
@@ -95,11 +98,12 @@ class Expiry:
         if started < self._due:
             return
         self._due = started + SWEEP_FAILED_SECONDS  # before, as in the sweep
-        rows = link.run(self._sql, {}, bound_seconds=EXPIRY_BOUND_SECONDS)
-        if rows and rows[-1][0] is None:
-            rows = rows[:-1] + expire(link, self._ends, EXPIRY_BOUND_SECONDS)
-        for task, count in Counter(task for _, task, _ in rows).items():
-            log.warning("%d job(s) of task %s were not started in time: expired", count, task)
+        for sql, joined, said in self._steps:
+            rows = link.run(sql, {}, bound_seconds=EXPIRY_BOUND_SECONDS)
+            if rows and rows[-1][0] is None:
+                rows = rows[:-1] + end_joined(link, joined, EXPIRY_BOUND_SECONDS)
+            for task, count in Counter(task for _, task, _ in rows).items():
+                log.warning("%d job(s) of task %s %s", count, task, said)
         took = time.monotonic() - started
         self._due = started + max(EXPIRY_MIN_SECONDS * random.uniform(0.7, 1.0), SWEEP_SHARE * took)  # noqa: S311
 

@@ -79,8 +79,12 @@ class WorkflowHandle:
         """The async twin of :meth:`result`."""
         return await self._lq.answers.aresult(self._job_of(step, await self._aask("result", _named(step))), timeout)
 
-    def cancel(self, reason: str = "its workflow was cancelled") -> None:
-        """End all that waits, callbacks too, and ask what runs to stop (it learns that with its next renewal).
+    def cancel(self, reason: str = "its workflow was cancelled", *, by: str = "the application") -> None:
+        """End all that waits, callbacks too, and ask what runs to stop: as ``lq.cancel`` does for a single job.
+
+        Args:
+            reason: for the history of what waited.
+            by: who, for the history of what ran.
 
         Raises:
             WorkflowRefused: rows of it stayed locked by somebody for 10 s; what could be cancelled is.
@@ -88,7 +92,7 @@ class WorkflowHandle:
         until = time.monotonic() + _AGAIN_SECONDS
         while True:
             try:
-                left = run(self._lq, cancel_workflow, self._lq.schema, self.id, reason, self._lq.checked)[2]
+                left = run(self._lq, cancel_workflow, self._lq.schema, self.id, reason, by, self._lq.checked)[2]
                 if not left:
                     return
             except Exception as error:  # noqa: BLE001  # raised again, unless it is worth another try
@@ -97,12 +101,14 @@ class WorkflowHandle:
                 raise WorkflowRefused(self._locked("cancelled"))
             time.sleep(_PAUSE_SECONDS)
 
-    async def acancel(self, reason: str = "its workflow was cancelled") -> None:
+    async def acancel(self, reason: str = "its workflow was cancelled", *, by: str = "the application") -> None:
         """The async twin of :meth:`cancel`."""
         until = time.monotonic() + _AGAIN_SECONDS
         while True:
             try:
-                left = (await arun(self._lq, cancel_workflow, self._lq.schema, self.id, reason, self._lq.checked))[2]
+                left = (await arun(self._lq, cancel_workflow, self._lq.schema, self.id, reason, by, self._lq.checked))[
+                    2
+                ]
                 if not left:
                     return
             except Exception as error:  # noqa: BLE001  # raised again, unless it is worth another try

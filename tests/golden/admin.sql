@@ -70,6 +70,10 @@ FROM "app".leasequeue_job WHERE id = %(id)s
 UNION ALL
 SELECT 'f', NULL, NULL FROM "app".leasequeue_finished WHERE id = %(id)s;
 
+-- lock_joined
+SELECT id FROM "app".leasequeue_job
+WHERE id = %(id)s AND children IS NOT NULL AND (state <> 'l' OR expires_at < now()) FOR UPDATE SKIP LOCKED;
+
 -- rest
 SELECT pg_sleep(0.02);
 

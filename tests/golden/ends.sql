@@ -511,6 +511,80 @@ SELECT gone.id, gone.task, gone.queue, mine.id IS NOT NULL, checked.ok, (SELECT 
 FROM gone LEFT JOIN mine ON mine.id = gone.id CROSS JOIN (SELECT 1 / ((SELECT count(*) FROM links) = (SELECT coalesce(sum(children), 0) FROM mine)
         + (SELECT coalesce(sum(children), 0) FROM locked WHERE falls))::int AS ok) AS checked;
 
+-- cancel_asked
+WITH RECURSIVE bound AS MATERIALIZED (
+    SELECT set_config('lock_timeout', '150ms', true) AS lock_timeout
+), mine AS MATERIALIZED (
+    SELECT id, children FROM "app".leasequeue_job WHERE cancel_requested_at IS NOT NULL AND state <> 'l' AND children IS NOT NULL ORDER BY id LIMIT 100 FOR UPDATE SKIP LOCKED
+), falling (id) AS (
+    SELECT job.id
+    FROM mine JOIN "app".leasequeue_edge AS edge ON edge.parent_id = mine.id
+    JOIN "app".leasequeue_job AS job ON job.id = edge.child_id
+    WHERE mine.children IS NOT NULL AND edge.on_failure = 'x' AND job.state = 'b'
+    UNION
+    SELECT job.id
+    FROM falling JOIN "app".leasequeue_edge AS edge ON edge.parent_id = falling.id
+    JOIN "app".leasequeue_job AS job ON job.id = edge.child_id
+    WHERE edge.on_failure = 'x' AND job.state = 'b'
+), fallen AS MATERIALIZED (
+    SELECT id FROM falling EXCEPT SELECT id FROM mine
+), links AS MATERIALIZED (
+    SELECT edge.parent_id, edge.child_id, edge.on_failure, ending.own
+    FROM (SELECT id, true AS own FROM mine WHERE children IS NOT NULL UNION ALL SELECT id, false FROM fallen) AS ending
+    JOIN "app".leasequeue_edge AS edge ON edge.parent_id = ending.id
+), locked AS MATERIALIZED (
+    SELECT job.id, job.children, t.falls, t.fired, t.counted
+    FROM (
+        SELECT id, bool_or(falls) AS falls, bool_or(fired) AS fired, sum(counted)::int AS counted FROM (
+            SELECT id, true AS falls, false AS fired, 0 AS counted FROM fallen
+            UNION ALL
+            SELECT child_id, false, on_failure = 'f', (on_failure = 'c')::int FROM links WHERE on_failure = 'c' OR on_failure = 'f'
+        ) AS each WHERE id NOT IN (SELECT id FROM mine) GROUP BY id
+    ) AS t
+    CROSS JOIN bound
+    JOIN "app".leasequeue_job AS job ON job.id = t.id
+    WHERE job.state = 'b' AND bound.lock_timeout IS NOT NULL
+      AND job.id = ANY(ARRAY(SELECT id FROM fallen UNION SELECT child_id FROM links))
+    ORDER BY job.id FOR UPDATE OF job
+), gone AS (
+    DELETE FROM "app".leasequeue_job
+    WHERE id = ANY(ARRAY(SELECT id FROM mine UNION ALL SELECT id FROM locked WHERE falls))
+    RETURNING id, queue, task, args, attempt, abandoned, created_at, claimed_at, CASE WHEN progress IS NULL THEN CASE WHEN cancel_requested_at IS NULL THEN meta
+        ELSE coalesce(meta, '{}') || jsonb_build_object('cancel_requested_at', cancel_requested_at) END
+        ELSE coalesce(CASE WHEN cancel_requested_at IS NULL THEN meta
+        ELSE coalesce(meta, '{}') || jsonb_build_object('cancel_requested_at', cancel_requested_at) END, '{}') || jsonb_build_object('progress', progress) END AS meta, term, limit_key, nullif(jsonb_strip_nulls(jsonb_build_object('priority', nullif(priority, 0), 'max_attempts', max_attempts,
+        'limit_key', limit_key, 'limit_max', limit_max, 'rate_max', rate_max, 'rate_seconds', rate_seconds,
+        'workflow', workflow)), '{}') AS options, workflow, start_by
+), released AS (
+    UPDATE "app".leasequeue_job AS job
+    SET pending = CASE WHEN locked.fired THEN 0 ELSE job.pending - locked.counted END,
+        state = CASE WHEN NOT locked.fired AND job.pending > locked.counted THEN 'b' WHEN job.limit_key IS NULL THEN 'r'
+            ELSE 'g' END::"char",
+        available_at = greatest(job.available_at, now())
+    FROM locked WHERE job.id = locked.id AND NOT locked.falls
+    RETURNING job.queue, job.limit_key, job.available_at, job.state
+), woken AS (
+    INSERT INTO "app".leasequeue_wake (queue, key, due_at)
+    SELECT queue, limit_key, now() FROM gone WHERE limit_key IS NOT NULL
+    UNION SELECT queue, limit_key, available_at FROM released WHERE state = 'g'
+), history AS (
+    INSERT INTO "app".leasequeue_finished (id, queue, task, args, outcome, attempt, abandoned, enqueued_at, started_at, finished_at, meta, options, result, error)
+    SELECT gone.id, gone.queue, gone.task, gone.args, CASE WHEN mine.id IS NULL THEN 'cancelled' ELSE 'cancelled' END,
+        CASE WHEN mine.id IS NULL THEN gone.attempt ELSE gone.attempt END, gone.abandoned, gone.created_at,
+        CASE WHEN mine.id IS NULL THEN gone.claimed_at ELSE gone.claimed_at END, clock_timestamp(),
+        CASE WHEN mine.id IS NULL THEN gone.meta ELSE gone.meta END, gone.options,
+        CASE WHEN mine.id IS NULL THEN NULL ELSE NULL::jsonb END, CASE WHEN mine.id IS NULL THEN 'Cascade: job ' || parent.id || ' (' || parent.task || '), which it comes after, ' || CASE WHEN parent_mine.id IS NULL THEN 'was cancelled in turn' ELSE 'ended as ' || 'cancelled' END ELSE 'Cancelled: on request, while it ran; that attempt has ended otherwise, and there is no other' END
+    FROM gone LEFT JOIN mine ON mine.id = gone.id
+    LEFT JOIN (SELECT child_id, min(parent_id) AS parent_id FROM links WHERE on_failure = 'x' GROUP BY child_id) AS cause
+        ON cause.child_id = gone.id
+    LEFT JOIN gone AS parent ON parent.id = cause.parent_id
+    LEFT JOIN mine AS parent_mine ON parent_mine.id = parent.id
+    WHERE mine.id IS NULL OR gone.workflow IS NOT NULL OR true
+)
+SELECT gone.id, gone.task, gone.queue, mine.id IS NOT NULL, checked.ok, (SELECT count(*) FROM released WHERE state <> 'b')
+FROM gone LEFT JOIN mine ON mine.id = gone.id CROSS JOIN (SELECT 1 / ((SELECT count(*) FROM links) = (SELECT coalesce(sum(children), 0) FROM mine)
+        + (SELECT coalesce(sum(children), 0) FROM locked WHERE falls))::int AS ok) AS checked;
+
 -- expire_held
 WITH RECURSIVE bound AS MATERIALIZED (
     SELECT set_config('lock_timeout', '150ms', true) AS lock_timeout
@@ -828,6 +902,80 @@ WITH RECURSIVE bound AS MATERIALIZED (
         CASE WHEN mine.id IS NULL THEN gone.claimed_at ELSE NULL END, clock_timestamp(),
         CASE WHEN mine.id IS NULL THEN gone.meta ELSE gone.meta END, gone.options,
         CASE WHEN mine.id IS NULL THEN NULL ELSE NULL::jsonb END, CASE WHEN mine.id IS NULL THEN 'Cascade: job ' || parent.id || ' (' || parent.task || '), which it comes after, ' || CASE WHEN parent_mine.id IS NULL THEN 'was cancelled in turn' ELSE 'ended as ' || 'expired' END ELSE 'Expired: it was to start by ' || to_char(gone.start_by AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.MS') || 'Z' END
+    FROM gone LEFT JOIN mine ON mine.id = gone.id
+    LEFT JOIN (SELECT child_id, min(parent_id) AS parent_id FROM links WHERE on_failure = 'x' GROUP BY child_id) AS cause
+        ON cause.child_id = gone.id
+    LEFT JOIN gone AS parent ON parent.id = cause.parent_id
+    LEFT JOIN mine AS parent_mine ON parent_mine.id = parent.id
+    WHERE mine.id IS NULL OR gone.workflow IS NOT NULL OR true
+)
+SELECT gone.id, gone.task, gone.queue, mine.id IS NOT NULL, checked.ok, (SELECT count(*) FROM released WHERE state <> 'b')
+FROM gone LEFT JOIN mine ON mine.id = gone.id CROSS JOIN (SELECT 1 / ((SELECT count(*) FROM links) = (SELECT coalesce(sum(children), 0) FROM mine)
+        + (SELECT coalesce(sum(children), 0) FROM locked WHERE falls))::int AS ok) AS checked;
+
+-- cancel_within
+WITH RECURSIVE bound AS MATERIALIZED (
+    SELECT '' AS lock_timeout
+), mine AS MATERIALIZED (
+    SELECT id, children FROM "app".leasequeue_job WHERE id = %(id)s::bigint AND (state <> 'l' OR expires_at < now()) FOR UPDATE SKIP LOCKED
+), falling (id) AS (
+    SELECT job.id
+    FROM mine JOIN "app".leasequeue_edge AS edge ON edge.parent_id = mine.id
+    JOIN "app".leasequeue_job AS job ON job.id = edge.child_id
+    WHERE mine.children IS NOT NULL AND edge.on_failure = 'x' AND job.state = 'b'
+    UNION
+    SELECT job.id
+    FROM falling JOIN "app".leasequeue_edge AS edge ON edge.parent_id = falling.id
+    JOIN "app".leasequeue_job AS job ON job.id = edge.child_id
+    WHERE edge.on_failure = 'x' AND job.state = 'b'
+), fallen AS MATERIALIZED (
+    SELECT id FROM falling EXCEPT SELECT id FROM mine
+), links AS MATERIALIZED (
+    SELECT edge.parent_id, edge.child_id, edge.on_failure, ending.own
+    FROM (SELECT id, true AS own FROM mine WHERE children IS NOT NULL UNION ALL SELECT id, false FROM fallen) AS ending
+    JOIN "app".leasequeue_edge AS edge ON edge.parent_id = ending.id
+), locked AS MATERIALIZED (
+    SELECT job.id, job.children, t.falls, t.fired, t.counted
+    FROM (
+        SELECT id, bool_or(falls) AS falls, bool_or(fired) AS fired, sum(counted)::int AS counted FROM (
+            SELECT id, true AS falls, false AS fired, 0 AS counted FROM fallen
+            UNION ALL
+            SELECT child_id, false, on_failure = 'f', (on_failure = 'c')::int FROM links WHERE on_failure = 'c' OR on_failure = 'f'
+        ) AS each WHERE id NOT IN (SELECT id FROM mine) GROUP BY id
+    ) AS t
+    CROSS JOIN bound
+    JOIN "app".leasequeue_job AS job ON job.id = t.id
+    WHERE job.state = 'b' AND bound.lock_timeout IS NOT NULL
+      AND job.id = ANY(ARRAY(SELECT id FROM fallen UNION SELECT child_id FROM links))
+    ORDER BY job.id FOR UPDATE OF job
+), gone AS (
+    DELETE FROM "app".leasequeue_job
+    WHERE id = ANY(ARRAY(SELECT id FROM mine UNION ALL SELECT id FROM locked WHERE falls))
+    RETURNING id, queue, task, args, attempt, abandoned, created_at, claimed_at, CASE WHEN progress IS NULL THEN CASE WHEN cancel_requested_at IS NULL THEN meta
+        ELSE coalesce(meta, '{}') || jsonb_build_object('cancel_requested_at', cancel_requested_at) END
+        ELSE coalesce(CASE WHEN cancel_requested_at IS NULL THEN meta
+        ELSE coalesce(meta, '{}') || jsonb_build_object('cancel_requested_at', cancel_requested_at) END, '{}') || jsonb_build_object('progress', progress) END AS meta, term, limit_key, nullif(jsonb_strip_nulls(jsonb_build_object('priority', nullif(priority, 0), 'max_attempts', max_attempts,
+        'limit_key', limit_key, 'limit_max', limit_max, 'rate_max', rate_max, 'rate_seconds', rate_seconds,
+        'workflow', workflow)), '{}') AS options, workflow, start_by
+), released AS (
+    UPDATE "app".leasequeue_job AS job
+    SET pending = CASE WHEN locked.fired THEN 0 ELSE job.pending - locked.counted END,
+        state = CASE WHEN NOT locked.fired AND job.pending > locked.counted THEN 'b' WHEN job.limit_key IS NULL THEN 'r'
+            ELSE 'g' END::"char",
+        available_at = greatest(job.available_at, now())
+    FROM locked WHERE job.id = locked.id AND NOT locked.falls
+    RETURNING job.queue, job.limit_key, job.available_at, job.state
+), woken AS (
+    INSERT INTO "app".leasequeue_wake (queue, key, due_at)
+    SELECT queue, limit_key, now() FROM gone WHERE limit_key IS NOT NULL
+    UNION SELECT queue, limit_key, available_at FROM released WHERE state = 'g'
+), history AS (
+    INSERT INTO "app".leasequeue_finished (id, queue, task, args, outcome, attempt, abandoned, enqueued_at, started_at, finished_at, meta, options, result, error)
+    SELECT gone.id, gone.queue, gone.task, gone.args, CASE WHEN mine.id IS NULL THEN 'cancelled' ELSE 'cancelled' END,
+        CASE WHEN mine.id IS NULL THEN gone.attempt ELSE gone.attempt END, gone.abandoned, gone.created_at,
+        CASE WHEN mine.id IS NULL THEN gone.claimed_at ELSE gone.claimed_at END, clock_timestamp(),
+        CASE WHEN mine.id IS NULL THEN gone.meta ELSE gone.meta END, gone.options,
+        CASE WHEN mine.id IS NULL THEN NULL ELSE NULL::jsonb END, CASE WHEN mine.id IS NULL THEN 'Cascade: job ' || parent.id || ' (' || parent.task || '), which it comes after, ' || CASE WHEN parent_mine.id IS NULL THEN 'was cancelled in turn' ELSE 'ended as ' || 'cancelled' END ELSE %(reason)s::text END
     FROM gone LEFT JOIN mine ON mine.id = gone.id
     LEFT JOIN (SELECT child_id, min(parent_id) AS parent_id FROM links WHERE on_failure = 'x' GROUP BY child_id) AS cause
         ON cause.child_id = gone.id

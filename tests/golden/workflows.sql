@@ -102,9 +102,12 @@ WITH k AS MATERIALIZED (
     FROM "app".leasequeue_step AS step JOIN "app".leasequeue_job AS job ON job.id = step.job_id
     WHERE step.workflow = %(workflow)s::bigint AND job.state = 'l' AND job.cancel_requested_at IS NULL
     ORDER BY job.id FOR NO KEY UPDATE OF job SKIP LOCKED
+), u AS (
+    UPDATE "app".leasequeue_job SET cancel_requested_at = clock_timestamp(),
+        meta = coalesce(meta, jsonb_build_object()) || jsonb_build_object('cancel_requested_by', %(by)s::text)
+    WHERE id = ANY(ARRAY(SELECT id FROM k)) AND state = 'l' RETURNING id
 )
-UPDATE "app".leasequeue_job SET cancel_requested_at = clock_timestamp()
-WHERE id = ANY(ARRAY(SELECT id FROM k)) AND state = 'l' RETURNING id;
+SELECT id, pg_notify('leasequeue:app', 'cancel:' || id)::text FROM u;
 
 -- not_stopped
 SELECT count(*)::int

@@ -98,6 +98,8 @@ UPGRADE: tuple[str, ...] = (
     "CREATE INDEX leasequeue_job_gate_queue ON {s}.leasequeue_job (queue) "
     "WHERE holder IS NOT NULL AND limit_key IS NOT NULL AND attempt > 0",
     "CREATE INDEX leasequeue_job_start_by ON {s}.leasequeue_job (start_by) WHERE start_by IS NOT NULL AND state <> 'l'",
+    "CREATE INDEX leasequeue_job_asked ON {s}.leasequeue_job (cancel_requested_at) "
+    "WHERE cancel_requested_at IS NOT NULL AND state <> 'l'",
     "CREATE UNIQUE INDEX leasequeue_job_unique ON {s}.leasequeue_job (unique_key) WHERE unique_key IS NOT NULL",
     """CREATE TABLE {s}.leasequeue_finished (
     id bigint NOT NULL,
