@@ -18,10 +18,11 @@ class WorkflowStatus:
     """How a workflow stands.
 
     Attributes:
-        state: ``running`` while a step has not ended; then ``failed`` if one has failed or expired, else ``cancelled`` if one
-            was cancelled, else ``succeeded``.
+        state: ``running`` while a step has not ended; then ``failed`` if one has failed or expired, else ``gone`` if the
+            history of one is gone, so that nobody knows, else ``cancelled`` if one was cancelled, else ``succeeded``.
         counts: steps by their state: scheduled, ready, waiting, running, suspect; succeeded, failed, cancelled, expired,
-            skipped (it was to run on a failure, and there was none), gone (its history has passed its retention).
+            skipped (it was to run on a failure, and there was none), gone (its history is no more: it is kept as long as the
+            workflow is, but somebody may delete it).
     """
 
     state: str
@@ -53,6 +54,8 @@ def state_of(counts: dict[str, int]) -> str:
         return "running"
     if counts.keys() & {"failed", "expired"}:
         return "failed"
+    if "gone" in counts:
+        return "gone"
     return "cancelled" if "cancelled" in counts else "succeeded"
 
 

@@ -74,9 +74,12 @@ SELECT id, queue, task, args, 'cancelled', attempt, abandoned, created_at, claim
     CASE WHEN skipped THEN meta || jsonb_build_object('skipped', true) ELSE meta END, options, error
 FROM d JOIN unnest(%(ids)s::bigint[], %(skipped)s::boolean[], %(errors)s::text[]) AS e (id, skipped, error) USING (id)"""
 
-_PARENTS = """SELECT step.name, finished.task, finished.outcome, finished.result::text, finished.error
+# One that has no outcome and does not live has lost its history.
+_PARENTS = """SELECT step.name, finished.task, finished.outcome, finished.result::text,
+    finished.id IS NULL AND job.id IS NULL, edge.parent_id
 FROM {s}.leasequeue_edge AS edge
 JOIN {s}.leasequeue_step AS step ON step.job_id = edge.parent_id
+LEFT JOIN {s}.leasequeue_job AS job ON job.id = edge.parent_id
 LEFT JOIN {s}.leasequeue_finished AS finished ON finished.id = edge.parent_id
 WHERE edge.child_id = %(id)s::bigint ORDER BY edge.parent_id"""
 

@@ -30,7 +30,7 @@ class WorkflowRow:
     """A workflow in a list.
 
     Attributes:
-        state: ``running``, ``succeeded``, ``failed`` or ``cancelled``.
+        state: ``running``, ``succeeded``, ``failed``, ``cancelled`` or ``gone``: see ``WorkflowStatus``.
         counts: steps by their state.
     """
 

@@ -49,13 +49,18 @@ class Step:
 
         A result is rebuilt by the return annotation of its task, where that is registered here. One that has failed is left
         out: ask :meth:`result` for it.
+
+        Raises:
+            WorkflowRefused: the history of one of them is gone, so that nobody knows. It is kept as long as the workflow is;
+                somebody has deleted it.
         """
-        return _results(self._lq, run(self._lq, ask, self._lq.schema, "parents", {"id": self.job_id}, self._lq.checked))
+        rows = run(self._lq, ask, self._lq.schema, "parents", {"id": self.job_id}, self._lq.checked)
+        return _results(self._lq, self.id, rows)
 
     async def aresults(self) -> dict[str, Any]:
         """The async twin of :meth:`results`."""
         rows = await arun(self._lq, ask, self._lq.schema, "parents", {"id": self.job_id}, self._lq.checked)
-        return _results(self._lq, rows)
+        return _results(self._lq, self.id, rows)
 
     def result(self, step: str | Node) -> Any:
         """The result of any step of the workflow that has succeeded, by name.
@@ -152,8 +157,21 @@ class Step:
         return f"<Step {self.step!r} of workflow {self.id} {self.name or ''}>"
 
 
-def _results(lq: LeaseQueue, rows: Iterable[tuple[Any, ...]]) -> dict[str, Any]:
-    return {name: rebuilt(lq, task, result) for name, task, outcome, result, _ in rows if outcome == "succeeded"}
+def _results(lq: LeaseQueue, workflow: int, rows: Iterable[tuple[Any, ...]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, task, outcome, result, gone, job_id in rows:
+        if gone:
+            raise WorkflowRefused(_gone(name, workflow, job_id))
+        if outcome == "succeeded":
+            found[name] = rebuilt(lq, task, result)
+    return found
+
+
+def _gone(step: str, workflow: int, job_id: int) -> str:
+    return (
+        f"step {step!r} of workflow {workflow} (job {job_id}) has no result: its history is gone from leasequeue_finished. "
+        f"It is kept as long as the workflow is, so somebody has deleted it; run the workflow again from there"
+    )
 
 
 def rebuilt(lq: LeaseQueue, task: str, text: str | None) -> Any:
@@ -175,7 +193,6 @@ def result_of(lq: LeaseQueue, workflow: int, name: str, rows: list[tuple[Any, ..
         raise JobExpired(job_id, task, error)
     if state == "failed":
         raise JobFailed(job_id, task, error, None, attempts)
-    raise WorkflowRefused(
-        f"step {name!r} of workflow {workflow} (job {job_id}) has no result: "
-        + ("its history is gone" if state == "gone" else f"it is {state}")
-    )
+    if state == "gone":
+        raise WorkflowRefused(_gone(name, workflow, job_id))
+    raise WorkflowRefused(f"step {name!r} of workflow {workflow} (job {job_id}) has no result: it is {state}")

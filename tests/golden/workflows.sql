@@ -54,9 +54,11 @@ SELECT id, queue, task, args, 'cancelled', attempt, abandoned, created_at, claim
 FROM d JOIN unnest(%(ids)s::bigint[], %(skipped)s::boolean[], %(errors)s::text[]) AS e (id, skipped, error) USING (id);
 
 -- parents
-SELECT step.name, finished.task, finished.outcome, finished.result::text, finished.error
+SELECT step.name, finished.task, finished.outcome, finished.result::text,
+    finished.id IS NULL AND job.id IS NULL, edge.parent_id
 FROM "app".leasequeue_edge AS edge
 JOIN "app".leasequeue_step AS step ON step.job_id = edge.parent_id
+LEFT JOIN "app".leasequeue_job AS job ON job.id = edge.parent_id
 LEFT JOIN "app".leasequeue_finished AS finished ON finished.id = edge.parent_id
 WHERE edge.child_id = %(id)s::bigint ORDER BY edge.parent_id;
 
