@@ -104,10 +104,11 @@ def admission(metadata: MetaData) -> Table:
         text_("name"),
         time_("at", null=False),
         number("count"),
+        time_("until", null=False),
         PrimaryKeyConstraint("id", name=f"{name}_pkey"),
     )
     Index(f"{name}_name", admission.c.name, admission.c.at)
-    Index(f"{name}_age", admission.c.at)
+    Index(f"{name}_age", admission.c.until)
     return stored(admission, WAKES)
 
 

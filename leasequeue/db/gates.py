@@ -274,11 +274,12 @@ _UNPARK = """room AS MATERIALIZED (
 )"""
 
 _NOTE = """admitted AS (
-    INSERT INTO {s}.leasequeue_admission (name, at, count)
-    SELECT t.key, clock_timestamp(), t.taken FROM taken AS t
+    INSERT INTO {s}.leasequeue_admission (name, at, count, until)
+    SELECT t.key, clock_timestamp(), t.taken, clock_timestamp() + 2 * t.seconds * interval '1 second' FROM taken AS t
     WHERE t.rate IS NOT NULL AND t.taken > 0 AND NOT t.key = ANY(%(above)s::text[])
-    UNION ALL SELECT a.name, clock_timestamp(), count(*) FROM above AS a
-    JOIN pick ON a.name IN ('task:' || pick.task, 'queue:' || %(queue)s) WHERE a.rate IS NOT NULL GROUP BY a.name
+    UNION ALL SELECT a.name, clock_timestamp(), count(*), clock_timestamp() + 2 * a.seconds * interval '1 second'
+    FROM above AS a JOIN pick ON a.name IN ('task:' || pick.task, 'queue:' || %(queue)s)
+    WHERE a.rate IS NOT NULL GROUP BY a.name, a.seconds
 ), old AS (
     DELETE FROM {s}.leasequeue_admission WHERE id = ANY(ARRAY(
         SELECT a.id FROM {s}.leasequeue_admission AS a
@@ -307,7 +308,7 @@ SELECT q.id, q.queue, q.task, q.limit_key, q.limit_max, q.rate_max, q.rate_secon
 FROM q"""
 
 _ADMIT_SUSPECT = f"""WITH under AS MATERIALIZED (
-    SELECT n.name, n.rate,
+    SELECT n.name, n.rate, n.seconds,
         {_LEFT.format(running="n.running", used="used.used", rate="n.rate", spent="spent.spent")} AS free
     FROM unnest(%(names)s::text[], %(running)s::int[], %(rates)s::int[], %(seconds)s::float8[])
         AS n (name, running, rate, seconds)
@@ -320,8 +321,8 @@ _ADMIT_SUSPECT = f"""WITH under AS MATERIALIZED (
                 AND attempt > 0 AND queue = substr(n.name, 7)) END)::int AS used) AS used
     CROSS JOIN LATERAL ({_SPENT.format(name="n.name", seconds="n.seconds")}) AS spent
 ), admitted AS (
-    INSERT INTO {{s}}.leasequeue_admission (name, at, count)
-    SELECT name, clock_timestamp(), 1 FROM under
+    INSERT INTO {{s}}.leasequeue_admission (name, at, count, until)
+    SELECT name, clock_timestamp(), 1, clock_timestamp() + 2 * seconds * interval '1 second' FROM under
     WHERE rate IS NOT NULL AND NOT EXISTS (SELECT FROM under WHERE free <= 0)
 )
 {TAKE_SUSPECT} WHERE id = ANY(ARRAY(SELECT %(id)s::bigint WHERE NOT EXISTS (SELECT FROM under WHERE free <= 0))) AND state = 'q'

@@ -29,13 +29,13 @@ _PURGE = """DELETE FROM {s}.{table} WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM {s}.{table} WHERE {column} < now() - %(keep)s * interval '1 second'{more}
     LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) RETURNING 1"""
 
-# What is left of a workflow once it is old and none of its jobs lives. A few at a time: each may have thousands of steps.
+# What is left of a workflow once it is old and none of its jobs lives.
 _PURGE_WORKFLOWS = """WITH old AS MATERIALIZED (
     SELECT id FROM {s}.leasequeue_workflow AS workflow
     WHERE created_at < now() - %(keep)s * interval '1 second' AND NOT EXISTS (
         SELECT FROM {s}.leasequeue_step AS step JOIN {s}.leasequeue_job AS job ON job.id = step.job_id
         WHERE step.workflow = workflow.id)
-    ORDER BY created_at LIMIT least(%(limit)s, 10) FOR UPDATE SKIP LOCKED
+    ORDER BY created_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ), steps AS (
     DELETE FROM {s}.leasequeue_step WHERE workflow = ANY(ARRAY(SELECT id FROM old)) RETURNING job_id
 ), above AS (
@@ -48,6 +48,32 @@ DELETE FROM {s}.leasequeue_workflow WHERE id = ANY(ARRAY(SELECT id FROM old)) RE
 
 DAY = 86_400.0
 WORKFLOWS_SECONDS = 90 * DAY
+PURGE_ROWS = 2000
+PURGE_WORKFLOWS = 10
+"""At a time: each may have thousands of steps."""
+
+
+# The history of a step stays as long as the workflow's own rows: steps that run yet read it, and the state of the whole is
+# told by it. So this walks: it looks at so many rows from a time on, or it would step over all that stay each time. Returns
+# one row: how many it looked at, how many went, and the time of the last.
+_PURGE_HISTORY = """WITH seen AS MATERIALIZED (
+    SELECT id, finished_at, options -> 'workflow' IS NOT NULL AND EXISTS (
+        SELECT FROM {s}.leasequeue_step AS step WHERE step.job_id = finished.id) AS stays
+    FROM {s}.leasequeue_finished AS finished
+    WHERE finished_at < now() - %(keep)s * interval '1 second' AND finished_at >= to_timestamp(%(after)s){more}
+    ORDER BY finished_at LIMIT %(look)s
+), gone AS (
+    DELETE FROM {s}.leasequeue_finished WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM {s}.leasequeue_finished
+        WHERE id = ANY(ARRAY(SELECT id FROM seen WHERE NOT stays ORDER BY finished_at LIMIT %(limit)s))
+        FOR UPDATE SKIP LOCKED)) RETURNING 1
+)
+SELECT count(*)::int, (SELECT count(*) FROM gone)::int, extract(epoch FROM max(finished_at))::float8 FROM seen"""
+
+# Of a queue that nobody serves, whose jobs are gone. A job that comes to wait there later brings a wake of its own.
+_NOBODY_WAITS = """ AND NOT EXISTS (
+        SELECT FROM {s}.leasequeue_job AS job
+        WHERE job.limit_key = leasequeue_wake.key AND job.queue = leasequeue_wake.queue AND job.state = 'g')"""
 
 
 class Retention(NamedTuple):
@@ -71,6 +97,8 @@ RETENTIONS = (
     Retention("leasequeue_stat", "minute", 30 * DAY),
     Retention("leasequeue_worker", "expires_at", 1 * DAY),
     Retention("leasequeue_hold", "expires_at", 0.0),
+    Retention("leasequeue_admission", "until", 0.0),
+    Retention("leasequeue_wake", "due_at", 1 * DAY, _NOBODY_WAITS),
 )
 
 _FINISHED_OF_QUEUE = " AND queue = %(queue)s"
@@ -99,23 +127,43 @@ def worker_statements(schema: str) -> WorkerStatements:
     return WorkerStatements(_REGISTER.format(s=quoted), _UNREGISTER.format(s=quoted), _COUNT_MINUTE.format(s=quoted))
 
 
-@cache
-def purges(schema: str) -> tuple[tuple[str, float], ...]:
-    """Text and age in seconds of each purge; ``limit`` is its other parameter."""
+class PurgeStatement(NamedTuple):
+    """A purge: ``keep`` (seconds) and ``limit`` (rows) are its parameters. Where ``limit`` rows went, more may be left.
+
+    Attributes:
+        walks: it is of the history, with two more parameters: ``look`` at so many rows that end ``after`` a time.
+    """
+
+    text: str
+    keep_seconds: float
+    limit: int = PURGE_ROWS
+    walks: bool = False
+
+
+def _purge(schema: str, retention: Retention) -> PurgeStatement:
     quoted = qualify(schema).replace("%", "%%")
-    plain = [(_PURGE.format(s=quoted, table=r.table, column=r.column, more=r.more), r.keep_seconds) for r in RETENTIONS]
-    return (*plain, (_PURGE_WORKFLOWS.format(s=quoted), WORKFLOWS_SECONDS))
+    walks = retention.table == "leasequeue_finished"
+    text = (_PURGE_HISTORY if walks else _PURGE).format(
+        s=quoted, table=retention.table, column=retention.column, more=retention.more.format(s=quoted)
+    )
+    return PurgeStatement(text, retention.keep_seconds, walks=walks)
 
 
 @cache
-def purge_queue(schema: str) -> str:
-    """Purges the history of one queue that has a retention of its own."""
-    quoted = qualify(schema).replace("%", "%%")
-    return _PURGE.format(s=quoted, table="leasequeue_finished", column="finished_at", more=_FINISHED_OF_QUEUE)
+def purges(schema: str) -> tuple[PurgeStatement, ...]:
+    """Each purge, but for those of single queues."""
+    workflows = _PURGE_WORKFLOWS.format(s=qualify(schema).replace("%", "%%"))
+    plain = [_purge(schema, each) for each in RETENTIONS]
+    return (*plain, PurgeStatement(workflows, WORKFLOWS_SECONDS, PURGE_WORKFLOWS))
+
+
+def purge_queue(schema: str, keep_seconds: float) -> PurgeStatement:
+    """Purges the history of one ``queue`` that has a retention of its own."""
+    return _purge(schema, Retention("leasequeue_finished", "finished_at", keep_seconds, _FINISHED_OF_QUEUE))
 
 
 def statements(schema: str) -> dict[str, str]:
     """Name and text of each statement, for the golden files."""
     named = worker_statements(schema)._asdict()
-    named |= {f"purge_{i}": text for i, (text, _) in enumerate(purges(schema))}
-    return named | {"purge_queue": purge_queue(schema)}
+    named |= {f"purge_{i}": purge.text for i, purge in enumerate(purges(schema))}
+    return named | {"purge_queue": purge_queue(schema, 0.0).text}

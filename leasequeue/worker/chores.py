@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from leasequeue.db.deadlines import cancel_asked, expire_waiting
 from leasequeue.db.ends import EndStatements
 from leasequeue.db.jobs import JobStatements
-from leasequeue.db.workers import WorkerStatements, purge_queue, purges
+from leasequeue.db.workers import PurgeStatement, WorkerStatements, purge_queue, purges
 from leasequeue.worker.bury import bury, end_joined
 
 if TYPE_CHECKING:
@@ -33,8 +33,9 @@ EXPIRY_MIN_SECONDS = 1.0
 EXPIRY_BOUND_SECONDS = 2.0
 
 PURGE_EVERY_SECONDS = 60.0
-PURGE_LIMIT = 2000
 PURGE_BOUND_SECONDS = 2.0
+PURGE_LOOK = 5
+"""At so many times more rows of the history than may go at a time: those of live workflows stay."""
 
 
 class Sweep:
@@ -157,10 +158,10 @@ class Purge:
     """
 
     def __init__(self, schema: str, retentions: dict[str, float]) -> None:
-        self._purges: list[tuple[str, dict[str, Any]]] = [(text, {"keep": keep}) for text, keep in purges(schema)]
-        self._purges += [
-            (purge_queue(schema), {"keep": keep, "queue": queue}) for queue, keep in sorted(retentions.items())
-        ]
+        self._purges: list[tuple[PurgeStatement, dict[str, Any]]] = [(purge, {}) for purge in purges(schema)]
+        self._purges += [(purge_queue(schema, keep), {"queue": queue}) for queue, keep in sorted(retentions.items())]
+        self._limits = [purge.limit for purge, _ in self._purges]
+        self._after = [0.0] * len(self._purges)
         self._next = 0
         self._due = time.monotonic() + random.uniform(0.1, 1.0) * PURGE_EVERY_SECONDS  # noqa: S311
 
@@ -168,14 +169,29 @@ class Purge:
         now = time.monotonic()
         if now < self._due:
             return
-        text, params = self._purges[self._next]
         present = self._next
-        # Before, as in the sweep: the others must get their turn.
+        purge, params = self._purges[present]
+        limit = self._limits[present]
+        # Before, as in the sweep: the others must get their turn, and one that ran into its bound is tried with less.
         self._next = (present + 1) % len(self._purges)
         self._due = now + PURGE_EVERY_SECONDS
-        rows = link.run(text, params | {"limit": PURGE_LIMIT}, bound_seconds=PURGE_BOUND_SECONDS)
-        if len(rows) < PURGE_LIMIT:
+        self._limits[present] = max(1, limit // 2)
+        params = params | {"keep": purge.keep_seconds, "limit": limit}
+        if purge.walks:
+            params |= {"after": self._after[present], "look": limit * PURGE_LOOK}
+        rows = link.run(purge.text, params, bound_seconds=PURGE_BOUND_SECONDS)
+        self._limits[present] = min(purge.limit, limit * 2)
+        gone = self._walk(present, limit, *rows[0]) if purge.walks else len(rows)
+        if gone < limit:
             self._due = now + PURGE_EVERY_SECONDS / len(self._purges)
         else:
             self._next = present
             self._due = now + 0.5
+
+    def _walk(self, present: int, limit: int, seen: int, gone: int, last: float | None) -> int:
+        """Note from where the history is looked at the next time: behind what stays, or from its beginning again."""
+        if gone < limit:
+            is_end = last is None or seen < limit * PURGE_LOOK
+            # A microsecond more, lest very many of one time hold it up.
+            self._after[present] = 0.0 if is_end or last is None else max(last, self._after[present] + 1e-6)
+        return gone

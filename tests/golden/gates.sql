@@ -221,11 +221,12 @@ WITH given AS MATERIALIZED (
             SELECT id FROM "app".leasequeue_wake WHERE parked = room.name AND queue <> %(queue)s
             ORDER BY id LIMIT room.free FOR UPDATE SKIP LOCKED) AS w))
 ), admitted AS (
-    INSERT INTO "app".leasequeue_admission (name, at, count)
-    SELECT t.key, clock_timestamp(), t.taken FROM taken AS t
+    INSERT INTO "app".leasequeue_admission (name, at, count, until)
+    SELECT t.key, clock_timestamp(), t.taken, clock_timestamp() + 2 * t.seconds * interval '1 second' FROM taken AS t
     WHERE t.rate IS NOT NULL AND t.taken > 0 AND NOT t.key = ANY(%(above)s::text[])
-    UNION ALL SELECT a.name, clock_timestamp(), count(*) FROM above AS a
-    JOIN pick ON a.name IN ('task:' || pick.task, 'queue:' || %(queue)s) WHERE a.rate IS NOT NULL GROUP BY a.name
+    UNION ALL SELECT a.name, clock_timestamp(), count(*), clock_timestamp() + 2 * a.seconds * interval '1 second'
+    FROM above AS a JOIN pick ON a.name IN ('task:' || pick.task, 'queue:' || %(queue)s)
+    WHERE a.rate IS NOT NULL GROUP BY a.name, a.seconds
 ), old AS (
     DELETE FROM "app".leasequeue_admission WHERE id = ANY(ARRAY(
         SELECT a.id FROM "app".leasequeue_admission AS a
@@ -257,7 +258,7 @@ FROM q;
 
 -- admit_suspect
 WITH under AS MATERIALIZED (
-    SELECT n.name, n.rate,
+    SELECT n.name, n.rate, n.seconds,
         greatest(0, least(coalesce(n.running, 2147483647) - used.used, coalesce(n.rate - spent.spent, 2147483647))) AS free
     FROM unnest(%(names)s::text[], %(running)s::int[], %(rates)s::int[], %(seconds)s::float8[])
         AS n (name, running, rate, seconds)
@@ -272,8 +273,8 @@ WITH under AS MATERIALIZED (
         FROM "app".leasequeue_admission AS start
         WHERE start.name = n.name AND start.at > clock_timestamp() - n.seconds * interval '1 second') AS spent
 ), admitted AS (
-    INSERT INTO "app".leasequeue_admission (name, at, count)
-    SELECT name, clock_timestamp(), 1 FROM under
+    INSERT INTO "app".leasequeue_admission (name, at, count, until)
+    SELECT name, clock_timestamp(), 1, clock_timestamp() + 2 * seconds * interval '1 second' FROM under
     WHERE rate IS NOT NULL AND NOT EXISTS (SELECT FROM under WHERE free <= 0)
 )
 UPDATE "app".leasequeue_job SET state = 'l', holder = %(me)s, term = (SELECT nextval('"app".leasequeue_term')), expires_at = clock_timestamp() + %(ttl)s * interval '1 second', attempt = attempt + 1, claimed_at = clock_timestamp(), unique_key = CASE WHEN unique_until = 's' THEN NULL ELSE unique_key END, progress = NULL WHERE id = ANY(ARRAY(SELECT %(id)s::bigint WHERE NOT EXISTS (SELECT FROM under WHERE free <= 0))) AND state = 'q'

@@ -343,6 +343,7 @@ CREATE TABLE "app".leasequeue_admission (
     name text NOT NULL,
     at timestamptz NOT NULL,
     count integer NOT NULL,
+    until timestamptz NOT NULL,
     CONSTRAINT leasequeue_admission_pkey PRIMARY KEY (id)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000, autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000);
 
@@ -350,7 +351,7 @@ CREATE TABLE "app".leasequeue_admission (
 CREATE INDEX leasequeue_admission_name ON "app".leasequeue_admission (name, at);
 
 -- upgrade_43
-CREATE INDEX leasequeue_admission_age ON "app".leasequeue_admission (at);
+CREATE INDEX leasequeue_admission_age ON "app".leasequeue_admission (until);
 
 -- upgrade_44
 CREATE TABLE "app".leasequeue_hold (

@@ -17,14 +17,34 @@ ON CONFLICT (worker, minute) DO UPDATE SET counts = excluded.counts
 RETURNING minute;
 
 -- purge_0
-DELETE FROM "app".leasequeue_finished WHERE ctid = ANY(ARRAY(
-    SELECT ctid FROM "app".leasequeue_finished WHERE finished_at < now() - %(keep)s * interval '1 second' AND outcome = 'succeeded'
-    LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) RETURNING 1;
+WITH seen AS MATERIALIZED (
+    SELECT id, finished_at, options -> 'workflow' IS NOT NULL AND EXISTS (
+        SELECT FROM "app".leasequeue_step AS step WHERE step.job_id = finished.id) AS stays
+    FROM "app".leasequeue_finished AS finished
+    WHERE finished_at < now() - %(keep)s * interval '1 second' AND finished_at >= to_timestamp(%(after)s) AND outcome = 'succeeded'
+    ORDER BY finished_at LIMIT %(look)s
+), gone AS (
+    DELETE FROM "app".leasequeue_finished WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM "app".leasequeue_finished
+        WHERE id = ANY(ARRAY(SELECT id FROM seen WHERE NOT stays ORDER BY finished_at LIMIT %(limit)s))
+        FOR UPDATE SKIP LOCKED)) RETURNING 1
+)
+SELECT count(*)::int, (SELECT count(*) FROM gone)::int, extract(epoch FROM max(finished_at))::float8 FROM seen;
 
 -- purge_1
-DELETE FROM "app".leasequeue_finished WHERE ctid = ANY(ARRAY(
-    SELECT ctid FROM "app".leasequeue_finished WHERE finished_at < now() - %(keep)s * interval '1 second'
-    LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) RETURNING 1;
+WITH seen AS MATERIALIZED (
+    SELECT id, finished_at, options -> 'workflow' IS NOT NULL AND EXISTS (
+        SELECT FROM "app".leasequeue_step AS step WHERE step.job_id = finished.id) AS stays
+    FROM "app".leasequeue_finished AS finished
+    WHERE finished_at < now() - %(keep)s * interval '1 second' AND finished_at >= to_timestamp(%(after)s)
+    ORDER BY finished_at LIMIT %(look)s
+), gone AS (
+    DELETE FROM "app".leasequeue_finished WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM "app".leasequeue_finished
+        WHERE id = ANY(ARRAY(SELECT id FROM seen WHERE NOT stays ORDER BY finished_at LIMIT %(limit)s))
+        FOR UPDATE SKIP LOCKED)) RETURNING 1
+)
+SELECT count(*)::int, (SELECT count(*) FROM gone)::int, extract(epoch FROM max(finished_at))::float8 FROM seen;
 
 -- purge_2
 DELETE FROM "app".leasequeue_failure WHERE ctid = ANY(ARRAY(
@@ -62,12 +82,24 @@ DELETE FROM "app".leasequeue_hold WHERE ctid = ANY(ARRAY(
     LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) RETURNING 1;
 
 -- purge_9
+DELETE FROM "app".leasequeue_admission WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM "app".leasequeue_admission WHERE until < now() - %(keep)s * interval '1 second'
+    LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) RETURNING 1;
+
+-- purge_10
+DELETE FROM "app".leasequeue_wake WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM "app".leasequeue_wake WHERE due_at < now() - %(keep)s * interval '1 second' AND NOT EXISTS (
+        SELECT FROM "app".leasequeue_job AS job
+        WHERE job.limit_key = leasequeue_wake.key AND job.queue = leasequeue_wake.queue AND job.state = 'g')
+    LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) RETURNING 1;
+
+-- purge_11
 WITH old AS MATERIALIZED (
     SELECT id FROM "app".leasequeue_workflow AS workflow
     WHERE created_at < now() - %(keep)s * interval '1 second' AND NOT EXISTS (
         SELECT FROM "app".leasequeue_step AS step JOIN "app".leasequeue_job AS job ON job.id = step.job_id
         WHERE step.workflow = workflow.id)
-    ORDER BY created_at LIMIT least(%(limit)s, 10) FOR UPDATE SKIP LOCKED
+    ORDER BY created_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ), steps AS (
     DELETE FROM "app".leasequeue_step WHERE workflow = ANY(ARRAY(SELECT id FROM old)) RETURNING job_id
 ), above AS (
@@ -79,6 +111,16 @@ WITH old AS MATERIALIZED (
 DELETE FROM "app".leasequeue_workflow WHERE id = ANY(ARRAY(SELECT id FROM old)) RETURNING 1;
 
 -- purge_queue
-DELETE FROM "app".leasequeue_finished WHERE ctid = ANY(ARRAY(
-    SELECT ctid FROM "app".leasequeue_finished WHERE finished_at < now() - %(keep)s * interval '1 second' AND queue = %(queue)s
-    LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) RETURNING 1;
+WITH seen AS MATERIALIZED (
+    SELECT id, finished_at, options -> 'workflow' IS NOT NULL AND EXISTS (
+        SELECT FROM "app".leasequeue_step AS step WHERE step.job_id = finished.id) AS stays
+    FROM "app".leasequeue_finished AS finished
+    WHERE finished_at < now() - %(keep)s * interval '1 second' AND finished_at >= to_timestamp(%(after)s) AND queue = %(queue)s
+    ORDER BY finished_at LIMIT %(look)s
+), gone AS (
+    DELETE FROM "app".leasequeue_finished WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM "app".leasequeue_finished
+        WHERE id = ANY(ARRAY(SELECT id FROM seen WHERE NOT stays ORDER BY finished_at LIMIT %(limit)s))
+        FOR UPDATE SKIP LOCKED)) RETURNING 1
+)
+SELECT count(*)::int, (SELECT count(*) FROM gone)::int, extract(epoch FROM max(finished_at))::float8 FROM seen;

@@ -105,7 +105,8 @@ def test_the_window_of_a_rate_slides(database: Database, hand: Hands, sliding: b
     # Five started just before the hour. A window that begins with the hour would let five more through at once.
     put(database, "r", 5, rate=(5, 3600.0))
     database.execute(
-        "INSERT INTO leasequeue_admission (name, at, count) SELECT 'r', date_trunc('hour', now()) - interval '1 ms', 5"
+        "INSERT INTO leasequeue_admission (name, at, count, until) "
+        "SELECT 'r', date_trunc('hour', now()) - interval '1 ms', 5, now() + interval '2 hours'"
     )
     one = hand()
     if not sliding:

@@ -147,8 +147,8 @@ def test_what_is_shown(desk: Desk, database: Database, rows: Jobs) -> None:
     rows.leased(limit_key="user:7")
     rows.leased(limit_key="user:8", queue="mail", task="send")
     database.execute(
-        "INSERT INTO leasequeue_admission (name, at, count) "
-        "VALUES ('user:7', now(), 2), ('user:7', now() - interval '1 hour', 9), ('user:8', now(), 4)"
+        "INSERT INTO leasequeue_admission (name, at, count, until) SELECT *, now() + interval '1 day' FROM ("
+        "VALUES ('user:7', now(), 2), ('user:7', now() - interval '1 hour', 9), ('user:8', now(), 4)) AS started"
     )
     found = bounds.show_limit(desk, "user:7")
     assert (found.about, found.running, found.waiting, found.capped) == ("key", 1, 3, ())

@@ -138,8 +138,8 @@ def test_old_workflows_go_with_their_edges_and_live_ones_stay(database: Database
     database.execute(
         "UPDATE leasequeue_workflow SET created_at = now() - interval '100 days' WHERE id <= %s", (living,)
     )
-    text, keep = purges("public")[-1]
-    assert len(database.execute(text, {"keep": keep, "limit": 2000})) == 1
+    purge = purges("public")[-1]
+    assert len(database.execute(purge.text, {"keep": purge.keep_seconds, "limit": purge.limit})) == 1
     assert database.execute("SELECT count(*) FROM leasequeue_workflow") == [(2,)]
     assert database.execute("SELECT count(*) FROM leasequeue_step") == [(3,)]
     assert database.execute("SELECT count(*) FROM leasequeue_edge") == [(1,)]

@@ -315,10 +315,11 @@ UPGRADE: tuple[str, ...] = (
     name text NOT NULL,
     at timestamptz NOT NULL,
     count integer NOT NULL,
+    until timestamptz NOT NULL,
     CONSTRAINT leasequeue_admission_pkey PRIMARY KEY (id)
 ) WITH ({_WAKE})""",
     "CREATE INDEX leasequeue_admission_name ON {s}.leasequeue_admission (name, at)",
-    "CREATE INDEX leasequeue_admission_age ON {s}.leasequeue_admission (at)",
+    "CREATE INDEX leasequeue_admission_age ON {s}.leasequeue_admission (until)",
     """CREATE TABLE {s}.leasequeue_hold (
     unique_key text NOT NULL,
     job_id bigint NOT NULL,
