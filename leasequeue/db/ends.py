@@ -30,10 +30,18 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
+import psycopg
+
 from leasequeue.db.jobs import ASKED_BEFORE, EXPIRED, FAILED, FENCE, HISTORY
 from leasequeue.db.names import qualify
 
 LOCK_WAIT = "150ms"
+
+CONTENDED_STATES = ("22012", "55P03", "40P01")
+"""SQLSTATEs of a statement here that is to be run again: a child came late, a lock did not come, a deadlock."""
+
+CONTENDED = tuple(psycopg.errors.lookup(state) for state in CONTENDED_STATES)
+"""The same as psycopg raises them."""
 
 _SET = f"SELECT set_config('lock_timeout', '{LOCK_WAIT}', true) AS lock_timeout"
 _UNSET = "SELECT '' AS lock_timeout"

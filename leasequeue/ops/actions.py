@@ -9,18 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-import psycopg
-
 from leasequeue.db import admin
 from leasequeue.db.connect import Link
+from leasequeue.db.ends import CONTENDED
 from leasequeue.db.urls import Settings
 from leasequeue.errors import ActionRefused, DatabaseUnavailable, OutcomeUnknown
 from leasequeue.ops.asking import Desk, moment
 from leasequeue.ops.query import JobDetail, show_job
 
 T = TypeVar("T")
-
-_CONTENDED = (psycopg.errors.DivisionByZero, psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
 
 LOCKED_SECONDS = 2.0
 """How long a row that somebody else has locked is tried again. A claim or a completion locks it for some milliseconds."""
@@ -99,7 +96,7 @@ def cancel(desk: Desk, id: int, *, by: str = "an operator") -> Done:
                         id, "cancelled", None, row[2],
                         f"job {id} is cancelled; it will not run, nor will what comes after it and wants it to succeed",
                     )  # fmt: skip
-        except _CONTENDED:
+        except CONTENDED:
             return None  # a step was added behind it, or a row behind it is locked: tried again
         for _, queue, _said in desk.ask("request_cancel", {"id": id, "by": by, "notify": True}):
             return Done(

@@ -7,8 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TypeVar
 
-import psycopg
-
+from leasequeue.db.ends import CONTENDED
 from leasequeue.db.program import Checked, Program, Target, drive
 from leasequeue.db.rerun import rerun
 from leasequeue.db.workflows import cancel_workflow
@@ -22,7 +21,6 @@ T = TypeVar("T")
 STEPS_MAX = 20_000
 LOCKED_SECONDS = 5.0
 _PAUSE_SECONDS = 0.05
-_CONTENDED = (psycopg.errors.DivisionByZero, psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +97,7 @@ def cancel(desk: Desk, id: int, *, by: str = "an operator") -> str:
     while True:
         try:
             now = _run(desk, cancel_workflow(_target(desk), desk.schema, id, f"cancelled by {by}", by, _checked(desk)))
-        except _CONTENDED:
+        except CONTENDED:
             now = (0, 0, 1)
         ended, asked = ended + now[0], asked + now[1]
         if not now[2]:
@@ -120,7 +118,7 @@ def retry(desk: Desk, id: int, from_step: str | None = None) -> dict[str, int]:
     while True:
         try:
             return _run(desk, rerun(_target(desk), desk.schema, id, from_step, _checked(desk)))
-        except _CONTENDED as error:
+        except CONTENDED as error:
             if time.monotonic() > until:
                 raise WorkflowRefused(f"workflow {id} was not changed: rows of it are locked by somebody") from error
         time.sleep(_PAUSE_SECONDS)

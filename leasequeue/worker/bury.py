@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-import psycopg
+from leasequeue.db.ends import CONTENDED
 
 if TYPE_CHECKING:
     from leasequeue.db.connect import Link
@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from leasequeue.db.jobs import JobStatements
 
 log = logging.getLogger("leasequeue.worker")
-
-
-_CONTENDED = (psycopg.errors.DivisionByZero, psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
 
 
 def bury(link: Link, sql: JobStatements, ends: EndStatements, max_abandoned: int) -> None:
@@ -29,7 +26,7 @@ def bury(link: Link, sql: JobStatements, ends: EndStatements, max_abandoned: int
     if len(found) < len(rows):
         try:
             found += [(row[0], row[1]) for row in link.run(ends.bury, params) if row[3]]
-        except _CONTENDED:
+        except CONTENDED:
             log.info("suspects that other jobs wait for are buried a little later: a child's row is locked, or new")
     for id, task in found:
         log.error("job %s (%s) has failed for good: its process died or was lost too often", id, task)
@@ -39,6 +36,6 @@ def end_joined(link: Link, sql: str, bound_seconds: float) -> list[tuple[int, st
     """One round of a statement of ``db/ends.py`` for what expires or was cancelled. Returns id, task and queue of that."""
     try:
         rows = link.run(sql, {}, bound_seconds=bound_seconds)
-    except _CONTENDED:
+    except CONTENDED:
         return []  # found by the next round
     return [(row[0], row[1], row[2]) for row in rows if row[3]]

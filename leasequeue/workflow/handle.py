@@ -7,6 +7,7 @@ import datetime as dt
 import time
 from typing import TYPE_CHECKING, Any
 
+from leasequeue.db.ends import CONTENDED_STATES
 from leasequeue.db.program import arun, run, sqlstate
 from leasequeue.db.rerun import rerun
 from leasequeue.db.workflows import ask, cancel_workflow
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from leasequeue.workflow.build import Node
 
 STEPS_MAX = 100_000
-_AGAIN = ("22012", "55P03", "40P01")  # a child came late, a lock did not come, a deadlock
 _AGAIN_SECONDS = 10.0
 _PAUSE_SECONDS = 0.05
 
@@ -156,7 +156,7 @@ class WorkflowHandle:
 
     def _again(self, error: Exception, until: float) -> None:
         """Return where it is to be tried again."""
-        if sqlstate(error) not in _AGAIN:
+        if sqlstate(error) not in CONTENDED_STATES:
             raise error
         if time.monotonic() > until:
             raise WorkflowRefused(self._locked("changed")) from error
