@@ -41,20 +41,41 @@ from leasequeue.errors import (
 )
 
 if TYPE_CHECKING:
+    from leasequeue.cancel import Cancellation
     from leasequeue.context import JobContext, current_job
     from leasequeue.job import Job, Progress
     from leasequeue.lease import AsyncLeader, Leader, Lease, Occupant, Refused
     from leasequeue.queue import LeaseQueue
     from leasequeue.raising import Cancel, Fail, JobControl, JobInterrupted, JobTimeout, Retry, Snooze
+    from leasequeue.steps import StepRow, WorkflowStatus
     from leasequeue.task import AsyncTask, Call, Task
-    from leasequeue.workflow import Step, Workflow, WorkflowHandle, batch, chain, continues, fires, group
+    from leasequeue.workflow import (
+        Batch,
+        Chain,
+        Edge,
+        Group,
+        Node,
+        Step,
+        Workflow,
+        WorkflowHandle,
+        batch,
+        chain,
+        continues,
+        fires,
+        group,
+    )
 
 _HOMES = {
     "AsyncLeader": "lease",
     "AsyncTask": "task",
+    "Batch": "workflow",
     "Call": "task",
     "Cancel": "raising",
+    "Cancellation": "cancel",
+    "Chain": "workflow",
+    "Edge": "workflow",
     "Fail": "raising",
+    "Group": "workflow",
     "Job": "job",
     "JobContext": "context",
     "JobControl": "raising",
@@ -63,15 +84,18 @@ _HOMES = {
     "Leader": "lease",
     "Lease": "lease",
     "LeaseQueue": "queue",
+    "Node": "workflow",
     "Occupant": "lease",
     "Progress": "job",
     "Refused": "lease",
     "Retry": "raising",
     "Snooze": "raising",
     "Step": "workflow",
+    "StepRow": "steps",
     "Task": "task",
     "Workflow": "workflow",
     "WorkflowHandle": "workflow",
+    "WorkflowStatus": "steps",
     "batch": "workflow",
     "chain": "workflow",
     "continues": "workflow",
@@ -84,15 +108,20 @@ __all__ = [
     "ActionRefused",
     "AsyncLeader",
     "AsyncTask",
+    "Batch",
     "Call",
     "Cancel",
+    "Cancellation",
+    "Chain",
     "ConfigurationError",
     "DatabaseUnavailable",
     "DoesNotBind",
     "DuplicateJob",
     "DuplicateSchedule",
     "DuplicateTask",
+    "Edge",
     "Fail",
+    "Group",
     "InvalidArguments",
     "Job",
     "JobCancelled",
@@ -111,6 +140,7 @@ __all__ = [
     "LeaseQueueError",
     "LeaseRefused",
     "NoResult",
+    "Node",
     "Occupant",
     "OutcomeUnknown",
     "ProcessDied",
@@ -124,6 +154,7 @@ __all__ = [
     "SchemaMismatch",
     "Snooze",
     "Step",
+    "StepRow",
     "Task",
     "Undecodable",
     "UnknownTask",
@@ -131,6 +162,7 @@ __all__ = [
     "WorkflowChanged",
     "WorkflowHandle",
     "WorkflowRefused",
+    "WorkflowStatus",
     "batch",
     "chain",
     "continues",

@@ -376,6 +376,18 @@ def test_every_public_name_is_there() -> None:
         _ = leasequeue.nothing
 
 
+def test_what_public_names_return_is_public() -> None:
+    """A caller can annotate what he is given without reaching into rooms that may change."""
+    import leasequeue
+    from leasequeue import cancel, steps, workflow
+
+    missing = {*workflow.__all__, "Cancellation"} - set(leasequeue.__all__)
+    assert not missing
+    assert leasequeue.Cancellation is cancel.Cancellation
+    assert leasequeue.StepRow is steps.StepRow
+    assert leasequeue.Node is workflow.Node
+
+
 def test_queues_and_limits_of_the_code() -> None:
     lq = LeaseQueue()
     assert (lq.declared_limits(), lq.ageing_seconds("mail")) == ([], None)
