@@ -47,7 +47,16 @@ def list_(url: str | None, schema: str | None, limit: int, as_json: bool) -> Non
         render.table(
             "",
             (">id", "name", "state", "enqueued", "steps"),
-            [(row.id, row.name, row.state, render.time(row.created_at), _counts(row.counts)) for row in rows],
+            [
+                (
+                    row.id,
+                    row.name,
+                    row.state,
+                    render.time(row.created_at),
+                    _counts(row.counts) + (" (of more)" if row.capped else ""),
+                )
+                for row in rows
+            ],
         )
     )
 

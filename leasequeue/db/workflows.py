@@ -123,8 +123,23 @@ _STEP_OF_JOB = """SELECT step.workflow, step.name, workflow.name
 FROM {s}.leasequeue_step AS step JOIN {s}.leasequeue_workflow AS workflow ON workflow.id = step.workflow
 WHERE step.job_id = %(id)s::bigint"""
 
-_RECENT = """SELECT workflow.id, workflow.name, extract(epoch FROM workflow.created_at)::float8
-FROM {s}.leasequeue_workflow AS workflow ORDER BY created_at DESC LIMIT %(limit)s::int"""
+# The newest, with the steps of each by state; so many of each are looked at.
+_RECENT = f"""SELECT workflow.id, workflow.name, extract(epoch FROM workflow.created_at)::float8, counts.states::text
+FROM (
+    SELECT id, name, created_at FROM {{s}}.leasequeue_workflow ORDER BY created_at DESC LIMIT %(limit)s::int
+) AS workflow
+CROSS JOIN LATERAL (
+    SELECT jsonb_object_agg(state, n) AS states FROM (
+        SELECT {_STATE} AS state, count(*) AS n
+        FROM (
+            SELECT job_id FROM {{s}}.leasequeue_step
+            WHERE leasequeue_step.workflow = workflow.id LIMIT %(cap)s::int
+        ) AS step LEFT JOIN {{s}}.leasequeue_job AS job ON job.id = step.job_id
+        LEFT JOIN {{s}}.leasequeue_finished AS finished ON finished.id = step.job_id
+        GROUP BY 1
+    ) AS counted
+) AS counts
+ORDER BY workflow.created_at DESC"""
 
 _TEMPLATES = {
     "create": _CREATE,

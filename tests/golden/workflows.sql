@@ -122,5 +122,22 @@ FROM "app".leasequeue_step AS step JOIN "app".leasequeue_workflow AS workflow ON
 WHERE step.job_id = %(id)s::bigint;
 
 -- recent
-SELECT workflow.id, workflow.name, extract(epoch FROM workflow.created_at)::float8
-FROM "app".leasequeue_workflow AS workflow ORDER BY created_at DESC LIMIT %(limit)s::int;
+SELECT workflow.id, workflow.name, extract(epoch FROM workflow.created_at)::float8, counts.states::text
+FROM (
+    SELECT id, name, created_at FROM "app".leasequeue_workflow ORDER BY created_at DESC LIMIT %(limit)s::int
+) AS workflow
+CROSS JOIN LATERAL (
+    SELECT jsonb_object_agg(state, n) AS states FROM (
+        SELECT CASE WHEN finished.meta ->> 'skipped' IS NOT NULL THEN 'skipped'
+        WHEN finished.id IS NOT NULL THEN finished.outcome
+        WHEN job.id IS NULL THEN 'gone' WHEN job.state = 'l' THEN 'running' WHEN job.state = 'q' THEN 'suspect'
+        WHEN job.state IN ('g', 'b') THEN 'waiting' WHEN job.available_at <= now() THEN 'ready' ELSE 'scheduled' END AS state, count(*) AS n
+        FROM (
+            SELECT job_id FROM "app".leasequeue_step
+            WHERE leasequeue_step.workflow = workflow.id LIMIT %(cap)s::int
+        ) AS step LEFT JOIN "app".leasequeue_job AS job ON job.id = step.job_id
+        LEFT JOIN "app".leasequeue_finished AS finished ON finished.id = step.job_id
+        GROUP BY 1
+    ) AS counted
+) AS counts
+ORDER BY workflow.created_at DESC;
