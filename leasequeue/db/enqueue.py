@@ -72,7 +72,10 @@ def enqueue_one(target: Target, schema: str, job: NewJob, checked: Checked) -> P
         if job.unique_key is None:
             rows = yield statement, params
             return Enqueued(int(rows[0][0]), True)
-        return (yield from unique.insert_one(schema, job, statement, params))
+        found = yield from unique.insert_one(schema, job, statement, params)
+        if found.replaced and notifies:
+            yield from announce(target, schema, [job])
+        return found
     except Exception as error:  # noqa: BLE001  # raised again, as itself or as what it means
         explained(error, target, schema, checked)
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sqlalchemy import (
     ARRAY,
     BigInteger,
-    Boolean,
     ColumnElement,
     DateTime,
     Double,
@@ -41,7 +40,6 @@ from leasequeue.db.columns import Char
 from leasequeue.db.names import channel
 from leasequeue.db.program import Params, Statement
 from leasequeue.db.tables import Tables, tables
-from leasequeue.job import REPLACE
 
 if TYPE_CHECKING:
     from leasequeue.job import NewJob
@@ -57,7 +55,6 @@ class Shape(NamedTuple):
     notifies: bool
     controlled: bool = False
     gated: bool = False
-    replaces: bool = False
 
 
 def insert_one(schema: str, job: NewJob, scheduled: bool, notifies: bool) -> tuple[Statement, Params]:
@@ -82,8 +79,7 @@ def insert_one(schema: str, job: NewJob, scheduled: bool, notifies: bool) -> tup
     if notifies:
         params["p_channel"] = channel(schema)
     unique = job.unique_key is not None
-    replaces = unique and job.on_conflict == REPLACE
-    shape = Shape(special, bool(job.priority), scheduled, unique, notifies, controlled, gated, replaces)
+    shape = Shape(special, bool(job.priority), scheduled, unique, notifies, controlled, gated)
     return one(schema, shape), params
 
 
@@ -118,11 +114,8 @@ def one(schema: str, shape: Shape) -> Statement:
         values |= {"state": literal_column("'g'"), "limit_key": limit_key, "limit_max": _bound("limit_max", Integer)}
         values |= {"rate_max": _bound("rate_max", Integer), "rate_seconds": _bound("rate_seconds", Double)}
     adding: Any = pg_insert(known.job).values(values)
-    if shape.replaces:
-        given = select(*values.values()).where(_no_runner(known.job, values["unique_key"]))
-        adding = pg_insert(known.job).from_select(list(values), given)
     if shape.unique:
-        adding = unless_key_taken(adding, known.job, shape.replaces)
+        adding = unless_key_taken(adding, known.job)
     if shape.lane:
         # So that workers learn which priorities are in use. Never ON CONFLICT: it would wait for whoever
         # notes the same one. Doubles are harmless.
@@ -135,8 +128,6 @@ def one(schema: str, shape: Shape) -> Statement:
         wake = insert(known.wake).from_select(["queue", "key", "due_at"], select(queue, values["limit_key"], due))
         adding = adding.add_cte(wake.cte("wake"))
     returned: list[Any] = [known.job.c.id]
-    if shape.replaces:
-        returned.append(_CREATED)
     if shape.notifies:
         # Evaluated for the row that is inserted, in this transaction: sent if and when it commits.
         returned.append(func.pg_notify(bindparam("p_channel", type_=Text), known.job.c.queue).label("notified"))
@@ -154,9 +145,6 @@ def _start_by(given: ColumnElement[Any], due: ColumnElement[Any], expires: Colum
     return func.coalesce(given, due + later)
 
 
-# No transaction has locked or updated a row that was inserted just now.
-_CREATED = literal_column("xmax = 0", Boolean).label("created")
-
 WAITING: tuple[ColumnElement[Any], ...] = tuple(literal_column(f"'{state}'") for state in "rgb")
 REPLACED = (
     "queue", "task", "args", "priority", "available_at", "max_attempts", "meta", "start_by", "unique_until",
@@ -164,21 +152,13 @@ REPLACED = (
 )  # fmt: skip
 
 
-def unless_key_taken(adding: Any, job: Any, replaces: bool) -> Any:
-    keyed = {"index_elements": [job.c.unique_key], "index_where": job.c.unique_key.is_not(None)}
-    if not replaces:
-        return adding.on_conflict_do_nothing(**keyed)
-    # Waits for whoever has the row locked, and judges what it says then: a job that was claimed meanwhile stays as it is.
-    return adding.on_conflict_do_update(**keyed, set_=replacement(job, adding.excluded), where=job.c.state.in_(WAITING))
+def unless_key_taken(adding: Any, job: Any) -> Any:
+    """Waits for whoever inserts, changes or deletes the row of the key, and locks it not.
 
-
-def _no_runner(job: Any, key: ColumnElement[Any]) -> ColumnElement[bool]:
-    """No job with the key is running, as far as this statement sees.
-
-    ON CONFLICT DO UPDATE locks the row also where its WHERE says no, until the caller's transaction ends; a running job that
-    is locked so could neither be renewed nor completed.
+    Never DO UPDATE: that locks the row also where its WHERE says no, until the caller's transaction ends, and a job that is
+    claimed between the statement's snapshot and that lock could neither be renewed nor completed meanwhile.
     """
-    return ~exists().where(job.c.unique_key == key, job.c.state.not_in(WAITING))
+    return adding.on_conflict_do_nothing(index_elements=[job.c.unique_key], index_where=job.c.unique_key.is_not(None))
 
 
 def replacement(job: Any, new: Any) -> dict[str, Any]:
@@ -284,20 +264,17 @@ class Rows:
 
 
 @functools.cache
-def many(schema: str, keyed: bool, gated: bool, replaces: bool = False) -> Statement:
-    """Insert jobs. Returns id; with keys only what was inserted or replaced: id, key and, with ``replaces``, which of both."""
+def many(schema: str, keyed: bool, gated: bool) -> Statement:
+    """Insert jobs. Returns id; with keys those alone whose key was free: id and key."""
     known = tables(schema)
     job = known.job
     rows = Rows({"unique_key": Text} if keyed else {}, gated)
     values = rows.values | ({"unique_key": rows.each.c.unique_key} if keyed else {})
     given = select(*values.values()).select_from(rows.both).order_by(rows.each.c.place)
-    if replaces:
-        given = given.where(_no_runner(job, rows.each.c.unique_key))
     adding: Any = rows.waking(pg_insert(job).from_select(list(values), given), known)
     if not keyed:
         return Statement(adding.returning(job.c.id))
-    adding = unless_key_taken(adding, job, replaces)
-    return Statement(adding.returning(job.c.id, job.c.unique_key, *([_CREATED] if replaces else [])))
+    return Statement(unless_key_taken(adding, job).returning(job.c.id, job.c.unique_key))
 
 
 @functools.cache
@@ -345,11 +322,10 @@ def statements(schema: str) -> dict[str, str]:
     """The statements by name, as a DBAPI cursor gets them; for the one job, its plainest and its fullest shape."""
     return {
         "enqueue_one": one(schema, Shape(False, False, False, False, True)).text,
-        "enqueue_one_full": one(schema, Shape(True, True, True, True, False, True, True, True)).text,
+        "enqueue_one_full": one(schema, Shape(True, True, True, True, False, True, True)).text,
         "find_keys": find_keys(schema).text,
         "enqueue_many": many(schema, False, False).text,
         "enqueue_many_keyed": many(schema, True, True).text,
-        "enqueue_many_replacing": many(schema, True, True, True).text,
         "enqueue_steps": steps(schema, True).text,
         "lanes": lanes(schema).text,
         "wake": notice().text,

@@ -7,9 +7,14 @@ A key is kept by one of two rows, or by both::
 
 Locks: a call waits for the transaction that inserted a row with its key, took the hold, or replaces the same job, until
 that one has ended; then it goes by what it finds: case 27 is that such a call must not be dropped, since the other may
-have rolled back. Within one call all holds are taken before any row, and each sort in the order of the keys, so that two
-calls that use their keys in the same way do not wait in a circle, save where a key that was taken is free a moment later:
-it is then taken after those behind it (seen once in 22,000 calls over a dozen keys). Two transactions that take common keys in
+have rolled back. It waits by the insert that comes to nothing (or, for a period, by locking the hold), never by a lock on a
+job's row: a worker may claim that row at the same moment, and must be able to renew and complete it while the caller's
+transaction goes on. So a job is replaced in a statement of its own, which takes what waits with SKIP LOCKED; a row that is
+locked, but not changed, by somebody is tried again for LOCKED_SECONDS.
+
+Within one call all holds are taken before any row, and each sort in the order of the keys, so that two calls that use their
+keys in the same way do not wait in a circle, save where a key that was taken is free a moment later: it is then taken after
+those behind it (seen once in 22,000 calls over a dozen keys). Two transactions that take common keys in
 several calls can at any time. The server ends one of the two.
 
 Every answer is that of the statement that settled its key: what is unsettled alone is tried again, since a second
@@ -20,6 +25,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,6 +41,7 @@ from sqlalchemy import (
     literal_column,
     null,
     select,
+    text,
     true,
     union_all,
     update,
@@ -53,6 +60,8 @@ if TYPE_CHECKING:
 
 UNIQUE_ROUNDS = 50
 """How often a unique key may be found taken and, a moment later, held by nobody, before we give up."""
+LOCKED_SECONDS = 10.0
+"""How long a job that waits, and whose row a transaction has locked, is tried again. A claim locks it for milliseconds."""
 
 
 class _Way(NamedTuple):
@@ -77,20 +86,61 @@ class _Segment(NamedTuple):
 
 def insert_one(schema: str, job: NewJob, statement: Statement, params: Params) -> Program[Enqueued]:
     """Insert a job that needs its key for its life, by a statement of ``insert.one``."""
-    for _ in range(UNIQUE_ROUNDS):
+    patience = _Patience()
+    while patience.more(job.unique_key):
         rows = yield statement, params
-        if rows and job.on_conflict == REPLACE:
-            created = bool(rows[0][1])
-            return Enqueued(int(rows[0][0]), created, not created)
         if rows:
             return Enqueued(int(rows[0][0]), True)
+        if job.on_conflict == REPLACE:
+            gated = job.limit_key is not None
+            changed = insert.columns([job], [0]) | {"p_unique_key": [job.unique_key]}
+            rows = yield _replace(schema, gated, by_key=True), changed
+            for id, _, replaced, waits in rows:
+                if replaced or not waits:
+                    return Enqueued(int(id), False, bool(replaced))
+                yield patience.rest()
+            continue
         # ON CONFLICT has waited for whoever held the key. A statement of its own, with a snapshot of its own, sees the
         # job if that one committed; if it is gone by now, the key is free again.
         rows = yield insert.find_keys(schema), {"p_keys": [job.unique_key]}
         if rows:
             _check(job, int(rows[0][0]))
             return Enqueued(int(rows[0][0]), False)
-    raise _restless(job.unique_key)
+    raise AssertionError  # its patience ends with an error
+
+
+class _Patience:
+    """How often what comes to nothing is tried again."""
+
+    def __init__(self) -> None:
+        self._rounds = 0
+        self._locked_until: float | None = None
+
+    def more(self, key: object) -> bool:
+        """One more round.
+
+        Raises:
+            DatabaseUnavailable: it was the last one.
+        """
+        if self._locked_until is not None and time.monotonic() > self._locked_until:
+            raise DatabaseUnavailable(
+                f"the job with the unique key {key!r} waits to be replaced, and for {LOCKED_SECONDS:.0f} s a transaction has "
+                f"had its row locked: end that one and try again"
+            )
+        if self._rounds == UNIQUE_ROUNDS:
+            raise _restless(key)
+        self._rounds += 1
+        return True
+
+    def rest(self) -> tuple[Statement, Params]:
+        """A pause, where a row was found locked; it does not count as a round."""
+        self._rounds -= 1
+        if self._locked_until is None:
+            self._locked_until = time.monotonic() + LOCKED_SECONDS
+        return _REST, {}
+
+
+_REST = Statement(text("SELECT 1 FROM pg_sleep(0.01)"))
 
 
 def insert_keyed(
@@ -152,7 +202,9 @@ def _settle(schema: str, jobs: Sequence[NewJob], leads: dict[str, int]) -> Progr
         settled[key] = found
         del unsettled[key]
 
-    for _ in range(UNIQUE_ROUNDS):
+    patience = _Patience()
+    while patience.more(next(iter(unsettled))):
+        locked = False
         params = insert.columns(jobs, list(unsettled.values())) | {"p_unique_key": list(unsettled)}
         if way.held:
             params["p_live_key"] = [jobs[index].unique_key for index in unsettled.values()]
@@ -166,25 +218,41 @@ def _settle(schema: str, jobs: Sequence[NewJob], leads: dict[str, int]) -> Progr
                 undo: Params = {"p_unique_key": list(strays), "p_id": list(strays.values())}
                 yield _undo_holds(schema), undo
             if unsettled:
-                yield from _find_held(schema, jobs, unsettled, settle)
+                locked = yield from _find_held(schema, jobs, unsettled, settle)
         else:
-            rows = yield insert.many(schema, True, gated, way.replaces), params
-            for id, key, *new in rows:
-                created = not new or bool(new[0])
-                settle(key, Enqueued(int(id), created, not created))
-            if unsettled:
+            rows = yield insert.many(schema, True, gated), params
+            for id, key in rows:
+                settle(key, Enqueued(int(id), True))
+            if unsettled and way.replaces:
+                changed = insert.columns(jobs, list(unsettled.values())) | {"p_unique_key": list(unsettled)}
+                rows = yield _replace(schema, gated, by_key=True), changed
+                for id, key, replaced, waits in rows:
+                    if replaced or not waits:
+                        settle(key, Enqueued(int(id), False, bool(replaced)))
+                    else:
+                        locked = True
+            elif unsettled:
                 rows = yield insert.find_keys(schema), {"p_keys": list(unsettled)}
                 for id, key in rows:
                     settle(key, Enqueued(int(id), False))
         if not unsettled:
             return settled
-    raise _restless(next(iter(unsettled)))
+        if locked:
+            yield patience.rest()
+    raise AssertionError  # its patience ends with an error
 
 
 def _find_held(
     schema: str, jobs: Sequence[NewJob], unsettled: dict[str, int], settle: Callable[[str, Enqueued], None]
-) -> Program[None]:
-    """Find who has the keys, and replace those that wait where that is wanted. What is free again stays unsettled."""
+) -> Program[bool]:
+    """Find who has the keys, and replace those that wait where that is wanted. What is free again stays unsettled.
+
+    Returns:
+        Whether one that is to be replaced is locked by somebody; it stays unsettled too.
+    """
+    replacing = [key for key, index in unsettled.items() if jobs[index].on_conflict == REPLACE]
+    if replacing:
+        yield _lock_holds(schema), {"p_unique_key": replacing}
     live_keys = [jobs[index].unique_key for index in unsettled.values() if jobs[index].unique_key is not None]
     found: dict[str, tuple[int, bool]] = {}
     rows = yield _find_holds(schema), {"p_unique_key": list(unsettled), "p_live_key": live_keys}
@@ -200,20 +268,22 @@ def _find_held(
         else:
             settle(key, Enqueued(found[key][0], False))
     if not wanted:
-        return
+        return False
     calls = [unsettled[key] for key in wanted.values()]
     gated = any(jobs[index].limit_key is not None for index in calls)
-    rows = yield _replace(schema, gated), insert.columns(jobs, calls) | {"p_id": list(wanted)}
-    for (id,) in rows:
-        settle(wanted.pop(int(id)), Enqueued(int(id), False, True))
-    if not wanted:
-        return
-    rows = yield _find_live(schema), {"p_id": list(wanted)}
-    live = {int(id) for (id,) in rows}
+    rows = yield _replace(schema, gated, by_key=False), insert.columns(jobs, calls) | {"p_id": list(wanted)}
+    locked = False
+    for id, _, replaced, waits in rows:
+        key = wanted.pop(int(id))
+        if replaced or not waits:
+            settle(key, Enqueued(int(id), False, bool(replaced)))
+        else:
+            locked = True
     for id, key in wanted.items():
-        # One that had the key only while it lived, and has ended since, has it no more.
-        if id in live or not found[key][1]:
+        # They have ended. One that had the key only while it lived has it no more.
+        if not found[key][1]:
             settle(key, Enqueued(id, False))
+    return locked
 
 
 def _check(job: NewJob, id: int) -> None:
@@ -264,7 +334,7 @@ def _held(schema: str, gated: bool) -> Statement:
     values = {"id": h.c.job_id} | rows.values | {"unique_key": each.c.live_key}
     both = rows.both.join(h, h.c.unique_key == each.c.unique_key)
     given = select(*values.values()).select_from(both).order_by(each.c.place)
-    adding = insert.unless_key_taken(pg_insert(job).from_select(list(values), given), job, False)
+    adding = insert.unless_key_taken(pg_insert(job).from_select(list(values), given), job)
     there = adding.returning(job.c.id).cte("there")
     found = select(h.c.unique_key, h.c.job_id, there.c.id.is_not(None)).select_from(
         h.outerjoin(there, there.c.id == h.c.job_id)
@@ -283,31 +353,42 @@ def _undo_holds(schema: str) -> Statement:
 
 
 @functools.cache
-def _replace(schema: str, gated: bool) -> Statement:
-    """Replace waiting jobs by their ids, in the order given, waiting for whoever has one locked. Returns id."""
-    known = tables(schema)
-    job = known.job
-    rows = insert.Rows({"id": BigInteger}, gated)
+def _lock_holds(schema: str) -> Statement:
+    """Wait for whoever replaces by these keys, in their order. Nobody but calls with the same keys looks at the rows."""
+    hold = tables(schema).hold
+    keys = func.any(insert.array("unique_key", Text))
+    return Statement(
+        select(hold.c.unique_key).where(hold.c.unique_key == keys).order_by(hold.c.unique_key).with_for_update()
+    )
+
+
+@functools.cache
+def _replace(schema: str, gated: bool, by_key: bool) -> Statement:
+    """Replace waiting jobs by their keys or ids, those that nobody has locked.
+
+    The keys of limits are woken by the insert that came before. Returns of each job that is there: id, key, whether it was
+    replaced, and whether the statement saw it waiting.
+    """
+    job = tables(schema).job
+    name, column = ("unique_key", job.c.unique_key) if by_key else ("id", job.c.id)
+    type_ = Text if by_key else BigInteger
+    rows = insert.Rows({name: type_}, gated)
     each = rows.each
+    ours = column == func.any(insert.array(name, type_))
     new = {name: null() for name in insert.REPLACED} | rows.values
     locked = (
         select(job.c.id, each.c.place)
-        .select_from(job.join(each, each.c.id == job.c.id))
-        .where(job.c.id == func.any(insert.array("id", BigInteger)), job.c.state.in_(insert.WAITING))
+        .select_from(job.join(each, each.c[name] == column))
+        .where(ours, job.c.state.in_(insert.WAITING))
         .order_by(each.c.place)
-        .with_for_update(of=job)
+        .with_for_update(of=job, skip_locked=True)
         .cte("locked")
     )
     changing: Any = update(job).values(insert.replacement(job, new))
     changing = changing.where(job.c.id == locked.c.id, each.c.place == locked.c.place, rows.kind.c.place == each.c.kind)
-    return Statement(rows.waking(changing.returning(job.c.id), known))
-
-
-@functools.cache
-def _find_live(schema: str) -> Statement:
-    """Which of the jobs are not finished, by their ids. Returns id."""
-    job = tables(schema).job
-    return Statement(select(job.c.id).where(job.c.id == func.any(insert.array("id", BigInteger))))
+    changed = changing.returning(job.c.id).cte("changed")
+    found = select(job.c.id, job.c.unique_key, changed.c.id.is_not(None), job.c.state.in_(insert.WAITING))
+    return Statement(found.select_from(job.outerjoin(changed, changed.c.id == job.c.id)).where(ours))
 
 
 @functools.cache
@@ -330,7 +411,8 @@ def statements(schema: str) -> dict[str, str]:
     return {
         "held": _held(schema, True).text,
         "undo_holds": _undo_holds(schema).text,
-        "replace": _replace(schema, True).text,
+        "lock_holds": _lock_holds(schema).text,
+        "replace": _replace(schema, True, by_key=True).text,
+        "replace_held": _replace(schema, True, by_key=False).text,
         "find_holds": _find_holds(schema).text,
-        "find_live": _find_live(schema).text,
     }

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from leasequeue import ConfigurationError, InvalidArguments, Job, LeaseQueue
+from leasequeue import ConfigurationError, DatabaseUnavailable, InvalidArguments, Job, LeaseQueue
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.direct_only  # the first connection holds its server connection while the second waits
@@ -42,7 +42,10 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 def wait_for_the_lock(database: Any) -> None:
-    waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    waiting = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
+        "AND (wait_event_type = 'Lock' OR wait_event = 'PgSleep')"
+    )
     until(lambda: database.execute(waiting) == [(1,)], seconds=10, what="the second enqueue waits for the key")
 
 
@@ -223,3 +226,40 @@ def test_a_call_that_finds_the_job_running_locks_it_not(
         job = lq.enqueue_many(conn, [last.call(2)])[0] if bulk else last.enqueue(conn, 2)
         assert (job.id, job.created, job.replaced) == (first.id, False, False)
         assert database.execute("SELECT id FROM leasequeue_job FOR UPDATE SKIP LOCKED") == [(first.id,)]
+
+
+@pytest.mark.parametrize("way", ["life", "period"])
+@pytest.mark.parametrize("bulk", [False, True])
+def test_a_job_that_is_claimed_during_the_call_is_not_locked_by_it(
+    database: Any, lq: LeaseQueue, send: Any, pool: ThreadPoolExecutor, bulk: bool, way: str
+) -> None:
+    """The call's snapshot says that the job waits; when its turn comes, a worker has it, and has to renew and complete it."""
+    last = send.options(on_conflict="replace", unique_for=dt.timedelta(hours=1) if way == "period" else None)
+    first = last.enqueue(lq, 1)
+    claimer = database.connect()
+    claimer.execute(
+        "UPDATE leasequeue_job SET state = 'l', holder = gen_random_uuid(), term = 1, expires_at = now() + '1 h'"
+    )
+    with lq.engine.connect() as conn:
+        waiting = pool.submit(lambda: lq.enqueue_many(conn, [last.call(2)])[0] if bulk else last.enqueue(conn, 2))
+        wait_for_the_lock(database)
+        claimer.commit()
+        job = waiting.result(timeout=10)
+        assert (job.id, job.created, job.replaced) == (first.id, False, False)
+        assert database.execute("SELECT id FROM leasequeue_job FOR UPDATE SKIP LOCKED") == [(first.id,)]
+
+
+def test_a_row_that_stays_locked_is_said(
+    database: Any, lq: LeaseQueue, send: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from leasequeue.db import unique
+
+    monkeypatch.setattr(unique, "LOCKED_SECONDS", 0.1)
+    last = send.options(on_conflict="replace")
+    last.enqueue(lq, 1)
+    somebody = database.connect()
+    somebody.execute("SELECT FROM leasequeue_job FOR UPDATE")
+    with pytest.raises(DatabaseUnavailable, match="locked"):
+        last.enqueue(lq, 2)
+    somebody.rollback()
+    assert last.enqueue(lq, 2).replaced

@@ -37,9 +37,6 @@ def break_it(control: str, skew_seconds: float) -> None:
         right = unique._held
         module._held = lambda *shape: _skewed(right(*shape), skew_seconds)
     elif control == "the update goes by the first look":
-        right_one = insert.one
-        insert_module: Any = insert
-        insert_module.one = lambda schema, shape: right_one(schema, shape._replace(replaces=False))
         module.insert_one = _insert_one_reporting
     else:
         raise ValueError(control)
@@ -57,10 +54,8 @@ def _settle_all(schema: str, jobs: Sequence[NewJob], leads: dict[str, int]) -> P
         lead = jobs[next(iter(leads.values()))]
         if lead.hold_key is not None:
             return (yield from _right_settle(schema, jobs, leads))
-        rows = yield insert.many(schema, True, False, lead.on_conflict == "replace"), params
-        for id, key, *new in rows:
-            created = not new or bool(new[0])
-            settled[key] = Enqueued(int(id), created, not created)
+        rows = yield insert.many(schema, True, False), params
+        settled |= {key: Enqueued(int(id), True) for id, key in rows}
         missing = [key for key in leads if key not in settled]
         rows = yield insert.find_keys(schema), {"p_keys": missing}
         settled |= {key: Enqueued(int(id), False) for id, key in rows}
@@ -85,7 +80,7 @@ def _settle_selected(schema: str, jobs: Sequence[NewJob], leads: dict[str, int])
     free = {key: index for key, index in leads.items() if key not in settled}
     if free:
         params = insert.columns(jobs, list(free.values())) | {"p_unique_key": list(free)}
-        sql = _unguarded(insert.many(schema, True, False, False)) + " RETURNING id, unique_key"
+        sql = _unguarded(insert.many(schema, True, False)) + " RETURNING id, unique_key"
         rows = yield _said(sql), params
         settled |= {key: Enqueued(int(id), True) for id, key in rows}
     return settled
