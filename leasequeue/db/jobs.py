@@ -41,11 +41,15 @@ CLAIMED = (
     "::text WHEN limit_key IS NOT NULL OR children IS NOT NULL THEN '' END"
 )
 
-# One term for a whole batch: nextval in a subselect runs once, and not at all when nothing is claimed.
+# One term for a whole batch: nextval in a subselect runs once, and not at all when nothing is claimed. A key that is kept until
+# the start stays in the row's meta, for the case that the job never starts (KEY_BACK); where there is none to keep, what an
+# earlier attempt left there goes.
 TAKE = (
     "UPDATE {s}.leasequeue_job SET state = 'l', holder = %(me)s, term = (SELECT nextval('{seq}')), "
     "expires_at = clock_timestamp() + %(ttl)s * interval '1 second', attempt = attempt + 1, claimed_at = clock_timestamp(), "
-    "unique_key = CASE WHEN unique_until = 's' THEN NULL ELSE unique_key END"
+    "unique_key = CASE WHEN unique_until = 's' THEN NULL ELSE unique_key END, "
+    "meta = CASE WHEN unique_until = 's' THEN coalesce(meta, '{{}}') - 'unique_key'"
+    " || jsonb_strip_nulls(jsonb_build_object('unique_key', unique_key)) ELSE meta END"
 )
 
 # How far it was when its process died stays with a suspect until it runs again, or is buried.
@@ -115,6 +119,23 @@ LOCKED = f"""WITH k AS MATERIALIZED (
     SELECT id FROM {{s}}.leasequeue_job WHERE {FENCE} ORDER BY id FOR UPDATE SKIP LOCKED
 )"""
 
+# The same for what has never started, with the keys that it had until its start: of several with one key, the first.
+_KEPT = "CASE WHEN unique_until = 's' THEN meta ->> 'unique_key' END AS key"
+_OWN = "own AS MATERIALIZED (SELECT DISTINCT ON (key) id, key FROM k WHERE key IS NOT NULL ORDER BY key, id)"
+_UNSTARTED = f"""WITH k AS MATERIALIZED (
+    SELECT id, {_KEPT} FROM {{s}}.leasequeue_job WHERE {FENCE} ORDER BY id FOR UPDATE SKIP LOCKED
+), {_OWN}"""
+
+KEY_WAIT = "100ms"
+# Not where a live job has taken the key meanwhile. One that is being enqueued with it, in a transaction that goes on, cannot
+# be seen: the update waits for that one, at most so long (local to the statement's own transaction), and fails; or fails
+# with a unique violation. It is then run without the keys. The subselect runs for rows that had a key, and once.
+_KEY_BACK = f"""unique_key = CASE WHEN job.unique_until = 's' AND %(keys)s::boolean
+            AND (SELECT set_config('lock_timeout', '{KEY_WAIT}', true)) IS NOT NULL
+        THEN (SELECT own.key FROM own WHERE own.id = job.id AND NOT EXISTS (
+            SELECT FROM {{s}}.leasequeue_job AS other WHERE other.unique_key = own.key))
+        ELSE job.unique_key END"""
+
 # Where a row goes that is not held any more, and the wake for its key: its slot is free, and it may wait for one itself.
 _WAITS = "CASE WHEN limit_key IS NULL THEN 'r' ELSE 'g' END::\"char\""
 _WAITS_BACK = "CASE WHEN limit_key IS NULL OR %(back)s <> 'r' THEN %(back)s ELSE 'g' END::\"char\""
@@ -134,7 +155,7 @@ _OPTIONS = """nullif(jsonb_strip_nulls(jsonb_build_object('priority', nullif(pri
 
 # What of ``meta`` is of the job that has ended, not of the one that is made of it by a retry.
 OF_ITS_PAST = """ARRAY['put_back', 'returned', 'retried_as', 'skipped', 'progress', 'snoozed', 'cancel_requested_at',
-            'cancel_requested_by']"""
+            'cancel_requested_by', 'unique_key']"""
 
 HISTORY = "id, queue, task, args, outcome, attempt, abandoned, enqueued_at, started_at, finished_at"
 _OF_END = "id, queue, task, args, attempt, abandoned, created_at, claimed_at"
@@ -235,17 +256,19 @@ SELECT id, queue, task, args, 'expired', attempt - 1, abandoned, created_at, NUL
 FROM d RETURNING id"""
 
 # Back untouched: what was claimed but never started has spent no attempt. A suspect goes back among the suspects.
-_RELEASE = f"""{LOCKED}, u AS (
-    UPDATE {{s}}.leasequeue_job SET state = {_WAITS_BACK}, holder = NULL, expires_at = NULL, progress = NULL,
-        attempt = attempt - 1
+_RELEASE = f"""{_UNSTARTED}, u AS (
+    UPDATE {{s}}.leasequeue_job AS job SET state = {_WAITS_BACK}, holder = NULL, expires_at = NULL, progress = NULL,
+        attempt = attempt - 1,
+        {_KEY_BACK}
     WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING id, queue, limit_key
 ), {wake("u")}
 SELECT id FROM u"""
 
 # Back for another release of the application: the delay doubles with each time, from half a second to a minute.
-_PUT_BACK = f"""{LOCKED}, u AS (
-    UPDATE {{s}}.leasequeue_job SET state = {_WAITS_BACK}, holder = NULL, expires_at = NULL, progress = NULL,
+_PUT_BACK = f"""{_UNSTARTED}, u AS (
+    UPDATE {{s}}.leasequeue_job AS job SET state = {_WAITS_BACK}, holder = NULL, expires_at = NULL, progress = NULL,
         attempt = attempt - 1,
+        {_KEY_BACK},
         available_at = clock_timestamp()
             + least(60, 0.5 * 2 ^ least(10, coalesce((meta ->> 'put_back')::int, 0))) * interval '1 second',
         meta = coalesce(meta, '{{{{}}}}') || jsonb_build_object('put_back', coalesce((meta ->> 'put_back')::int, 0) + 1)
@@ -258,10 +281,11 @@ _PUT_BACK = f"""{LOCKED}, u AS (
 SELECT id FROM u"""
 
 # What was claimed as ready although a limit is on it (plain SQL wrote it, or the limit is newer) goes to its gate, unstarted.
-_DIVERT = f"""{LOCKED}, u AS (
+_DIVERT = f"""{_UNSTARTED}, u AS (
     UPDATE {{s}}.leasequeue_job AS job SET state = 'g', holder = NULL, expires_at = NULL, attempt = attempt - 1,
-        limit_key = d.key, limit_max = d.running, rate_max = d.rate, rate_seconds = d.seconds
-    FROM unnest(%(ids)s::bigint[], %(keys)s::text[], %(running)s::int[], %(rates)s::int[], %(seconds)s::float8[])
+        limit_key = d.key, limit_max = d.running, rate_max = d.rate, rate_seconds = d.seconds,
+        {_KEY_BACK}
+    FROM unnest(%(ids)s::bigint[], %(keys_of)s::text[], %(running)s::int[], %(rates)s::int[], %(seconds)s::float8[])
         AS d (id, key, running, rate, seconds)
     WHERE job.id = ANY(ARRAY(SELECT id FROM k)) AND d.id = job.id
     RETURNING job.id, job.queue, job.limit_key, job.priority
@@ -315,12 +339,13 @@ SELECT *, clock_timestamp() FROM (SELECT %(id)s::bigint, %(attempt)s::int, %(que
 
 # A claim whose answer never came may have committed; its rows carry a holder that nobody uses any more.
 _RELEASE_STRAYS = f"""WITH k AS MATERIALIZED (
-    SELECT id FROM {{s}}.leasequeue_job
+    SELECT id, {_KEPT} FROM {{s}}.leasequeue_job
     WHERE state = 'l' AND holder = %(holder)s AND NOT id = ANY(%(known)s::bigint[])
     ORDER BY id FOR UPDATE SKIP LOCKED
-), u AS (
-    UPDATE {{s}}.leasequeue_job SET state = {_WAITS}, holder = NULL, expires_at = NULL, progress = NULL,
-        attempt = attempt - 1
+), {_OWN}, u AS (
+    UPDATE {{s}}.leasequeue_job AS job SET state = {_WAITS}, holder = NULL, expires_at = NULL, progress = NULL,
+        attempt = attempt - 1,
+        {_KEY_BACK}
     WHERE id = ANY(ARRAY(SELECT id FROM k)) AND state = 'l' AND holder = %(holder)s RETURNING id, queue, limit_key
 ), {wake("u")}
 SELECT id FROM u"""
@@ -340,10 +365,10 @@ SELECT id, task, queue, abandoned, state::text FROM u"""
 # All holders of a process share their first twelve bytes, so a range names them.
 _RELEASE_DEAD = f"""WITH k AS MATERIALIZED (
     SELECT id, (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) AS started,
-        coalesce((meta ->> 'returned')::int, 0) AS returned
+        coalesce((meta ->> 'returned')::int, 0) AS returned, {_KEPT}
     FROM {{s}}.leasequeue_job WHERE state = 'l' AND holder BETWEEN %(first)s AND %(last)s
     ORDER BY id FOR UPDATE SKIP LOCKED
-), u AS (
+), {_OWN.replace("key IS NOT NULL", "key IS NOT NULL AND NOT started")}, u AS (
     UPDATE {{s}}.leasequeue_job AS job
     SET state = CASE WHEN (k.started AND %(suspect)s) OR k.returned >= 5 THEN 'q' ELSE {_WAITS_BACK} END::"char",
         holder = NULL, expires_at = NULL,
@@ -351,7 +376,8 @@ _RELEASE_DEAD = f"""WITH k AS MATERIALIZED (
         abandoned = abandoned + (k.started AND %(suspect)s)::int,
         attempt = attempt - (NOT k.started OR NOT %(suspect)s)::int,
         meta = CASE WHEN k.started THEN job.meta
-            ELSE coalesce(job.meta, '{{{{}}}}') || jsonb_build_object('returned', k.returned + 1) END
+            ELSE coalesce(job.meta, '{{{{}}}}') || jsonb_build_object('returned', k.returned + 1) END,
+        {_KEY_BACK}
     FROM k WHERE job.id = k.id AND job.state = 'l' AND job.holder BETWEEN %(first)s AND %(last)s
     RETURNING job.id, k.started, job.abandoned, job.task, job.queue, job.attempt, job.term, job.claimed_at,
         job.limit_key

@@ -25,6 +25,7 @@ from leasequeue.loop import Loop, Outage
 from leasequeue.retry import delay_seconds
 from leasequeue.worker.hand import Claimed, Ended, Failure, Hand, Outcome
 from leasequeue.worker.joins import Joins
+from leasequeue.worker.unstarted import give_back
 
 if TYPE_CHECKING:
     from leasequeue.db.connect import Link
@@ -219,6 +220,7 @@ class Completer(Loop):
 
     def _execute(self, group: _Group, members: list[Ended]) -> set[int]:
         outcome, holder, kind = group
+        unstarted: list[str] = []
         params: dict[str, Any] = {
             "ids": [ended.job.id for ended in members],
             "terms": [ended.job.term for ended in members],
@@ -244,15 +246,17 @@ class Completer(Loop):
         elif outcome is Outcome.UNSTARTED:
             sql = self._sql.release
             params["back"] = self._back
+            unstarted = ["ids", "terms"]
         elif outcome is Outcome.DIVERTED:
             sql = self._sql.divert
             gates = [ended.gate or ("", Limit()) for ended in members]
             params |= {
-                "keys": [key for key, _ in gates],
+                "keys_of": [key for key, _ in gates],
                 "running": [limit.running for _, limit in gates],
                 "rates": [limit.rate for _, limit in gates],
                 "seconds": [limit.rate_seconds for _, limit in gates],
             }
+            unstarted = ["ids", "terms", "keys_of", "running", "rates", "seconds"]
         elif outcome is Outcome.SNOOZED:
             sql = self._sql.snooze
             params["delays"] = [ended.delay_seconds or 0.0 for ended in members]
@@ -260,6 +264,7 @@ class Completer(Loop):
         elif outcome is Outcome.UNBOUND:
             sql = self._sql.put_back
             params["back"] = self._back
+            unstarted = ["ids", "terms"]
             self._say_unknown(members)
         else:
             failures = [ended.failure or Failure("Cancelled", "cancelled on request", None) for ended in members]
@@ -276,6 +281,8 @@ class Completer(Loop):
                 params["outcome"] = "cancelled" if outcome is Outcome.CANCELLED else "failed"
         if kind.startswith(_JOINED):
             return self._note_ends(self.link.run(sql, params), members)
+        if unstarted:
+            return {row[0] for row in give_back(self.link, sql, params, unstarted)}
         return {row[0] for row in self.link.run(sql, params)}
 
     def _note_ends(self, rows: list[tuple[Any, ...]], members: list[Ended]) -> set[int]:

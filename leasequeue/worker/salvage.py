@@ -19,6 +19,7 @@ from leasequeue.loop import Loop, Outage
 from leasequeue.worker.bury import bury
 from leasequeue.worker.hand import holder_range
 from leasequeue.worker.page import Started
+from leasequeue.worker.unstarted import give_back
 
 if TYPE_CHECKING:
     from leasequeue.db.connect import Link
@@ -125,7 +126,8 @@ class Salvage(Loop):
 
     def _release(self, dead: Dead) -> None:
         first, last = holder_range(dead.prefix)
-        rows = self.link.run(
+        rows = give_back(
+            self.link,
             self._sql.release_dead,
             {
                 "first": first,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from leasequeue.db.jobs import JobStatements
 from leasequeue.worker.hand import Hand
+from leasequeue.worker.unstarted import give_back
 
 if TYPE_CHECKING:
     from leasequeue.db.connect import Link
@@ -53,7 +54,7 @@ class Strays:
             holders = list(self._until.items())
         for holder, until in holders:
             known = [job.id for job in self._hand.jobs() if job.holder == holder]
-            rows = link.run(self._sql.release_strays, {"holder": holder, "known": known})
+            rows = give_back(link, self._sql.release_strays, {"holder": holder, "known": known})
             if rows:
                 log.warning(
                     "put back %d jobs that a claim had taken when its connection broke: %s",

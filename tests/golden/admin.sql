@@ -21,7 +21,7 @@ WITH old AS MATERIALIZED (
     INSERT INTO "app".leasequeue_job (queue, task, args, meta, priority, max_attempts, state,
         limit_key, limit_max, rate_max, rate_seconds)
     SELECT queue, task, args, coalesce(meta, '{}') - ARRAY['put_back', 'returned', 'retried_as', 'skipped', 'progress', 'snoozed', 'cancel_requested_at',
-            'cancel_requested_by']
+            'cancel_requested_by', 'unique_key']
             || jsonb_build_object('retry_of', id),
         coalesce((options ->> 'priority')::smallint, 0), (options ->> 'max_attempts')::int,
         CASE WHEN options ->> 'limit_key' IS NULL THEN 'r' ELSE 'g' END::"char", options ->> 'limit_key',

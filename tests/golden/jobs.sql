@@ -1,5 +1,5 @@
 -- claim
-UPDATE "app".leasequeue_job SET state = 'l', holder = %(me)s, term = (SELECT nextval('"app".leasequeue_term')), expires_at = clock_timestamp() + %(ttl)s * interval '1 second', attempt = attempt + 1, claimed_at = clock_timestamp(), unique_key = CASE WHEN unique_until = 's' THEN NULL ELSE unique_key END
+UPDATE "app".leasequeue_job SET state = 'l', holder = %(me)s, term = (SELECT nextval('"app".leasequeue_term')), expires_at = clock_timestamp() + %(ttl)s * interval '1 second', attempt = attempt + 1, claimed_at = clock_timestamp(), unique_key = CASE WHEN unique_until = 's' THEN NULL ELSE unique_key END, meta = CASE WHEN unique_until = 's' THEN coalesce(meta, '{}') - 'unique_key' || jsonb_strip_nulls(jsonb_build_object('unique_key', unique_key)) ELSE meta END
 WHERE id = ANY(ARRAY(
     SELECT ready.id
     FROM unnest(%(priorities)s::smallint[], %(floors)s::float8[], %(floor_ids)s::bigint[])
@@ -14,7 +14,7 @@ WHERE id = ANY(ARRAY(
 RETURNING id, term, task, args::text, attempt, abandoned, max_attempts, extract(epoch FROM available_at)::float8, priority, queue, cancel_requested_at IS NOT NULL, meta ->> 'tick', extract(epoch FROM start_by - clock_timestamp())::float8, CASE WHEN workflow IS NOT NULL THEN jsonb_build_object('id', workflow, 'name', meta ->> 'flow', 'step', meta ->> 'step')::text WHEN limit_key IS NOT NULL OR children IS NOT NULL THEN '' END;
 
 -- claim_suspect
-UPDATE "app".leasequeue_job SET state = 'l', holder = %(me)s, term = (SELECT nextval('"app".leasequeue_term')), expires_at = clock_timestamp() + %(ttl)s * interval '1 second', attempt = attempt + 1, claimed_at = clock_timestamp(), unique_key = CASE WHEN unique_until = 's' THEN NULL ELSE unique_key END, progress = NULL
+UPDATE "app".leasequeue_job SET state = 'l', holder = %(me)s, term = (SELECT nextval('"app".leasequeue_term')), expires_at = clock_timestamp() + %(ttl)s * interval '1 second', attempt = attempt + 1, claimed_at = clock_timestamp(), unique_key = CASE WHEN unique_until = 's' THEN NULL ELSE unique_key END, meta = CASE WHEN unique_until = 's' THEN coalesce(meta, '{}') - 'unique_key' || jsonb_strip_nulls(jsonb_build_object('unique_key', unique_key)) ELSE meta END, progress = NULL
 WHERE id = ANY(ARRAY(
     SELECT id FROM "app".leasequeue_job WHERE state = 'q' AND limit_key IS NULL AND queue = ANY(%(queues)s::text[])
       AND available_at <= now() AND queue <> ALL (ARRAY(
@@ -169,10 +169,15 @@ FROM d RETURNING id;
 
 -- release
 WITH k AS MATERIALIZED (
-    SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
-), u AS (
-    UPDATE "app".leasequeue_job SET state = CASE WHEN limit_key IS NULL OR %(back)s <> 'r' THEN %(back)s ELSE 'g' END::"char", holder = NULL, expires_at = NULL, progress = NULL,
-        attempt = attempt - 1
+    SELECT id, CASE WHEN unique_until = 's' THEN meta ->> 'unique_key' END AS key FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
+), own AS MATERIALIZED (SELECT DISTINCT ON (key) id, key FROM k WHERE key IS NOT NULL ORDER BY key, id), u AS (
+    UPDATE "app".leasequeue_job AS job SET state = CASE WHEN limit_key IS NULL OR %(back)s <> 'r' THEN %(back)s ELSE 'g' END::"char", holder = NULL, expires_at = NULL, progress = NULL,
+        attempt = attempt - 1,
+        unique_key = CASE WHEN job.unique_until = 's' AND %(keys)s::boolean
+            AND (SELECT set_config('lock_timeout', '100ms', true)) IS NOT NULL
+        THEN (SELECT own.key FROM own WHERE own.id = job.id AND NOT EXISTS (
+            SELECT FROM "app".leasequeue_job AS other WHERE other.unique_key = own.key))
+        ELSE job.unique_key END
     WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING id, queue, limit_key
 ), w AS (
     INSERT INTO "app".leasequeue_wake (queue, key) SELECT DISTINCT queue, limit_key FROM u WHERE limit_key IS NOT NULL
@@ -181,10 +186,15 @@ SELECT id FROM u;
 
 -- put_back
 WITH k AS MATERIALIZED (
-    SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
-), u AS (
-    UPDATE "app".leasequeue_job SET state = CASE WHEN limit_key IS NULL OR %(back)s <> 'r' THEN %(back)s ELSE 'g' END::"char", holder = NULL, expires_at = NULL, progress = NULL,
+    SELECT id, CASE WHEN unique_until = 's' THEN meta ->> 'unique_key' END AS key FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
+), own AS MATERIALIZED (SELECT DISTINCT ON (key) id, key FROM k WHERE key IS NOT NULL ORDER BY key, id), u AS (
+    UPDATE "app".leasequeue_job AS job SET state = CASE WHEN limit_key IS NULL OR %(back)s <> 'r' THEN %(back)s ELSE 'g' END::"char", holder = NULL, expires_at = NULL, progress = NULL,
         attempt = attempt - 1,
+        unique_key = CASE WHEN job.unique_until = 's' AND %(keys)s::boolean
+            AND (SELECT set_config('lock_timeout', '100ms', true)) IS NOT NULL
+        THEN (SELECT own.key FROM own WHERE own.id = job.id AND NOT EXISTS (
+            SELECT FROM "app".leasequeue_job AS other WHERE other.unique_key = own.key))
+        ELSE job.unique_key END,
         available_at = clock_timestamp()
             + least(60, 0.5 * 2 ^ least(10, coalesce((meta ->> 'put_back')::int, 0))) * interval '1 second',
         meta = coalesce(meta, '{}') || jsonb_build_object('put_back', coalesce((meta ->> 'put_back')::int, 0) + 1)
@@ -198,11 +208,16 @@ SELECT id FROM u;
 
 -- divert
 WITH k AS MATERIALIZED (
-    SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
-), u AS (
+    SELECT id, CASE WHEN unique_until = 's' THEN meta ->> 'unique_key' END AS key FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
+), own AS MATERIALIZED (SELECT DISTINCT ON (key) id, key FROM k WHERE key IS NOT NULL ORDER BY key, id), u AS (
     UPDATE "app".leasequeue_job AS job SET state = 'g', holder = NULL, expires_at = NULL, attempt = attempt - 1,
-        limit_key = d.key, limit_max = d.running, rate_max = d.rate, rate_seconds = d.seconds
-    FROM unnest(%(ids)s::bigint[], %(keys)s::text[], %(running)s::int[], %(rates)s::int[], %(seconds)s::float8[])
+        limit_key = d.key, limit_max = d.running, rate_max = d.rate, rate_seconds = d.seconds,
+        unique_key = CASE WHEN job.unique_until = 's' AND %(keys)s::boolean
+            AND (SELECT set_config('lock_timeout', '100ms', true)) IS NOT NULL
+        THEN (SELECT own.key FROM own WHERE own.id = job.id AND NOT EXISTS (
+            SELECT FROM "app".leasequeue_job AS other WHERE other.unique_key = own.key))
+        ELSE job.unique_key END
+    FROM unnest(%(ids)s::bigint[], %(keys_of)s::text[], %(running)s::int[], %(rates)s::int[], %(seconds)s::float8[])
         AS d (id, key, running, rate, seconds)
     WHERE job.id = ANY(ARRAY(SELECT id FROM k)) AND d.id = job.id
     RETURNING job.id, job.queue, job.limit_key, job.priority
@@ -265,12 +280,17 @@ SELECT *, clock_timestamp() FROM (SELECT %(id)s::bigint, %(attempt)s::int, %(que
 
 -- release_strays
 WITH k AS MATERIALIZED (
-    SELECT id FROM "app".leasequeue_job
+    SELECT id, CASE WHEN unique_until = 's' THEN meta ->> 'unique_key' END AS key FROM "app".leasequeue_job
     WHERE state = 'l' AND holder = %(holder)s AND NOT id = ANY(%(known)s::bigint[])
     ORDER BY id FOR UPDATE SKIP LOCKED
-), u AS (
-    UPDATE "app".leasequeue_job SET state = CASE WHEN limit_key IS NULL THEN 'r' ELSE 'g' END::"char", holder = NULL, expires_at = NULL, progress = NULL,
-        attempt = attempt - 1
+), own AS MATERIALIZED (SELECT DISTINCT ON (key) id, key FROM k WHERE key IS NOT NULL ORDER BY key, id), u AS (
+    UPDATE "app".leasequeue_job AS job SET state = CASE WHEN limit_key IS NULL THEN 'r' ELSE 'g' END::"char", holder = NULL, expires_at = NULL, progress = NULL,
+        attempt = attempt - 1,
+        unique_key = CASE WHEN job.unique_until = 's' AND %(keys)s::boolean
+            AND (SELECT set_config('lock_timeout', '100ms', true)) IS NOT NULL
+        THEN (SELECT own.key FROM own WHERE own.id = job.id AND NOT EXISTS (
+            SELECT FROM "app".leasequeue_job AS other WHERE other.unique_key = own.key))
+        ELSE job.unique_key END
     WHERE id = ANY(ARRAY(SELECT id FROM k)) AND state = 'l' AND holder = %(holder)s RETURNING id, queue, limit_key
 ), w AS (
     INSERT INTO "app".leasequeue_wake (queue, key) SELECT DISTINCT queue, limit_key FROM u WHERE limit_key IS NOT NULL
@@ -294,10 +314,10 @@ SELECT id, task, queue, abandoned, state::text FROM u;
 -- release_dead
 WITH k AS MATERIALIZED (
     SELECT id, (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) AS started,
-        coalesce((meta ->> 'returned')::int, 0) AS returned
+        coalesce((meta ->> 'returned')::int, 0) AS returned, CASE WHEN unique_until = 's' THEN meta ->> 'unique_key' END AS key
     FROM "app".leasequeue_job WHERE state = 'l' AND holder BETWEEN %(first)s AND %(last)s
     ORDER BY id FOR UPDATE SKIP LOCKED
-), u AS (
+), own AS MATERIALIZED (SELECT DISTINCT ON (key) id, key FROM k WHERE key IS NOT NULL AND NOT started ORDER BY key, id), u AS (
     UPDATE "app".leasequeue_job AS job
     SET state = CASE WHEN (k.started AND %(suspect)s) OR k.returned >= 5 THEN 'q' ELSE CASE WHEN limit_key IS NULL OR %(back)s <> 'r' THEN %(back)s ELSE 'g' END::"char" END::"char",
         holder = NULL, expires_at = NULL,
@@ -305,7 +325,12 @@ WITH k AS MATERIALIZED (
         abandoned = abandoned + (k.started AND %(suspect)s)::int,
         attempt = attempt - (NOT k.started OR NOT %(suspect)s)::int,
         meta = CASE WHEN k.started THEN job.meta
-            ELSE coalesce(job.meta, '{}') || jsonb_build_object('returned', k.returned + 1) END
+            ELSE coalesce(job.meta, '{}') || jsonb_build_object('returned', k.returned + 1) END,
+        unique_key = CASE WHEN job.unique_until = 's' AND %(keys)s::boolean
+            AND (SELECT set_config('lock_timeout', '100ms', true)) IS NOT NULL
+        THEN (SELECT own.key FROM own WHERE own.id = job.id AND NOT EXISTS (
+            SELECT FROM "app".leasequeue_job AS other WHERE other.unique_key = own.key))
+        ELSE job.unique_key END
     FROM k WHERE job.id = k.id AND job.state = 'l' AND job.holder BETWEEN %(first)s AND %(last)s
     RETURNING job.id, k.started, job.abandoned, job.task, job.queue, job.attempt, job.term, job.claimed_at,
         job.limit_key

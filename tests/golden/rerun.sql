@@ -27,7 +27,7 @@ WITH new AS (
         rate_seconds, workflow, pending, children, state)
     SELECT old.queue, old.task, old.args,
         coalesce(old.meta, jsonb_build_object()) - ARRAY['put_back', 'returned', 'retried_as', 'skipped', 'progress', 'snoozed', 'cancel_requested_at',
-            'cancel_requested_by']
+            'cancel_requested_by', 'unique_key']
             || jsonb_build_object('retry_of', old.id),
         coalesce((old.options ->> 'priority')::smallint, 0), (old.options ->> 'max_attempts')::int,
         old.options ->> 'limit_key', (old.options ->> 'limit_max')::int, (old.options ->> 'rate_max')::int,

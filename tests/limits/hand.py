@@ -77,7 +77,7 @@ class Hand:
         return len(self.link.run(self.sql.retry, self._held([job]) | failure))
 
     def release(self, jobs: Sequence[Taken]) -> int:
-        return len(self.link.run(self.sql.release, self._held(jobs) | {"back": "r"}))
+        return len(self.link.run(self.sql.release, self._held(jobs) | {"back": "r", "keys": True}))
 
     def sweep(self) -> int:
         return len(self.link.run(self.sql.sweep))
