@@ -71,6 +71,10 @@ class Scheduled:
             start, end: nothing is due before, or after; timezone-aware.
             jitter: its job is available up to this long after the due time.
 
+        Its jobs have the task's ``expires`` (counted from the due time), ``max_attempts``, ``limit``, ``rate`` and
+        ``limit_key`` or ``fair_key``. Each due time makes one job, so a task whose calls have a unique key is refused:
+        ``overlap="skip"`` says that none is to run beside the last one.
+
         Raises:
             ConfigurationError: any of these cannot be; the message says what to write.
             InvalidArguments: the arguments do not fit the task.
@@ -171,11 +175,11 @@ class Schedules:
         """Change what is named, and leave the rest: ``when`` or ``every``, ``tz``, ``start``, ``end`` (None: no limit),
         ``call``, ``catch_up``, ``catch_up_within``, ``overlap``, ``jitter``.
         """
-        run(conn, _checked, self._home, "change", name, *self._changes(changes), _by())
+        run(conn, _checked, self._home, "change", name, *self._changes(name, changes), _by())
 
     async def aupdate(self, conn: AsyncConn, name: str, /, **changes: Any) -> None:
         """The async twin of :meth:`update`."""
-        await arun(conn, _checked, self._home, "change", name, *self._changes(changes), _by())
+        await arun(conn, _checked, self._home, "change", name, *self._changes(name, changes), _by())
 
     def remove(self, conn: SyncConn, name: str, /) -> None:
         """Remove it; its ledger stays."""
@@ -212,7 +216,7 @@ class Schedules:
     def _is_ours(self, name: str) -> bool:
         return any(definition.name == name for definition in self._home.definitions())
 
-    def _changes(self, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _changes(self, name: str, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         words = dict(given)
         changes: dict[str, Any] = {}
         times: dict[str, Any] = {}
@@ -230,6 +234,7 @@ class Schedules:
 
             job = _job_of(call)
             changes |= {"task": job.task, "args": canonical(job.args), "queue": job.queue, "priority": job.priority}
+            changes["options"] = _options(name, job)
         policy: dict[str, Any] = {
             key: words.pop(key) for key in ("catch_up", "catch_up_within", "overlap", "jitter") if key in words
         }
@@ -293,10 +298,35 @@ def _definition(
         args=canonical(job.args),
         queue=job.queue,
         priority=job.priority,
+        options=_options(name, job),
         spec=canonical(json.dumps(spec.to_json())),
         decorated=decorated,
         **made,
     )
+
+
+def _options(name: str, job: Any) -> str:
+    """What the jobs of a schedule are given beside: see ``db.schedules.OPTIONS``.
+
+    Raises:
+        ConfigurationError: the call says what a schedule cannot hand on.
+    """
+    from leasequeue.db.schedules import OPTIONS
+
+    if job.unique_key is not None or job.hold_key is not None:
+        raise ConfigurationError(
+            f"schedule {name!r}: task {job.task} has a unique key ({job.unique_key or job.hold_key!r}), and a schedule makes "
+            f"one job for each due time, whoever has that key: say overlap='skip' for none beside the last one, and give the "
+            f"schedule a task without unique_key (it may enqueue this one), or a key that is None for these arguments"
+        )
+    if job.run_at is not None or job.delay_seconds:
+        raise ConfigurationError(
+            f"schedule {name!r}: the schedule says when its jobs are due: leave delay and run_at out of the task's options"
+        )
+    said = {field: getattr(job, field) for field in OPTIONS}
+    if job.start_by is not None:
+        said["start_by"] = job.start_by.isoformat()
+    return json.dumps({field: value for field, value in said.items() if value is not None}, sort_keys=True)
 
 
 def _job_of(call: object) -> Any:

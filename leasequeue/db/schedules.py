@@ -54,8 +54,27 @@ ORDER BY CASE WHEN next_at IS NULL THEN 1 WHEN paused_at IS NOT NULL OR {_SERVED
 _ENDED = """meta = CASE WHEN CAST(:next_at AS timestamptz) IS NULL
         THEN coalesce(meta, '{{}}') || jsonb_build_object('ended', version) ELSE meta END"""
 
+# What the task or ``options()`` says of its jobs beside, from the row's meta. Too late is counted from the due time.
+_OPTIONS = "max_attempts, start_by, state, limit_key, limit_max, rate_max, rate_seconds"
+_OPTION_VALUES = """CAST(options ->> 'max_attempts' AS integer),
+        coalesce(CAST(options ->> 'start_by' AS timestamptz),
+            {due} + CAST(options ->> 'expires_seconds' AS float8) * interval '1 second'),
+        CAST(CASE WHEN options ->> 'limit_key' IS NULL THEN 'r' ELSE 'g' END AS "char"), options ->> 'limit_key',
+        CAST(options ->> 'limit_max' AS integer), CAST(options ->> 'rate_max' AS integer),
+        CAST(options ->> 'rate_seconds' AS float8)"""
+_WAKE = """w AS (
+    INSERT INTO {s}.leasequeue_wake (queue, key, due_at)
+    SELECT queue, limit_key, available_at FROM j WHERE limit_key IS NOT NULL
+)"""
+_LANE = """lane AS (
+    INSERT INTO {s}.leasequeue_lane (queue, priority)
+    SELECT queue, priority FROM s WHERE priority <> 0 AND NOT EXISTS (
+        SELECT FROM {s}.leasequeue_lane AS known WHERE known.queue = s.queue AND known.priority = s.priority)
+)"""
+
 _FIRE = f"""WITH s AS MATERIALIZED (
-    SELECT name, task, args, queue, priority, overlap, job_id FROM {{s}}.leasequeue_schedule AS schedule
+    SELECT name, task, args, queue, priority, overlap, job_id, meta -> 'options' AS options
+    FROM {{s}}.leasequeue_schedule AS schedule
     WHERE name = {_NAME} AND next_at = CAST(:seen AS timestamptz) AND version = CAST(:version AS bigint)
       AND (paused_at IS NOT NULL) = CAST(:paused AS boolean) AND CAST(:newest AS timestamptz) <= clock_timestamp()
       AND (CAST(:paused AS boolean) OR {_SERVED})
@@ -71,16 +90,14 @@ _FIRE = f"""WITH s AS MATERIALIZED (
     WHERE NOT EXISTS (
         SELECT FROM {{s}}.leasequeue_tick AS settled WHERE settled.schedule = s.name AND settled.due_at = due.due_at)
 ), j AS (
-    INSERT INTO {{s}}.leasequeue_job (queue, task, args, priority, available_at, meta)
+    INSERT INTO {{s}}.leasequeue_job (queue, task, args, priority, available_at, meta, {_OPTIONS})
     SELECT queue, task, args, priority, greatest(clock_timestamp(), due_at + delay * interval '1 second'),
-        jsonb_build_object('schedule', name, 'tick', tick)
+        jsonb_build_object('schedule', name, 'tick', tick),
+        {_OPTION_VALUES.format(due="due_at + delay * interval '1 second'")}
     FROM due WHERE runs ORDER BY due_at
-    RETURNING id, meta ->> 'tick' AS tick, pg_notify(CAST(:channel AS text), queue) AS notified
-), lane AS (
-    INSERT INTO {{s}}.leasequeue_lane (queue, priority)
-    SELECT queue, priority FROM s WHERE priority <> 0 AND NOT EXISTS (
-        SELECT FROM {{s}}.leasequeue_lane AS known WHERE known.queue = s.queue AND known.priority = s.priority)
-), t AS (
+    RETURNING id, meta ->> 'tick' AS tick, pg_notify(CAST(:channel AS text), queue) AS notified,
+        queue, limit_key, available_at
+), {_WAKE}, {_LANE}, t AS (
     INSERT INTO {{s}}.leasequeue_tick (schedule, due_at, outcome, job_id, reason, decided_at, decided_by)
     SELECT due.name, due.due_at, CASE WHEN due.overlaps THEN 'overlapped' ELSE due.outcome END, j.id,
         CASE WHEN due.overlaps THEN 'job ' || due.job_id || ' of an earlier due time still lives' ELSE due.reason END,
@@ -154,14 +171,16 @@ _REMOVE = f"""WITH d AS (
 SELECT version FROM d"""
 
 _RUN_NOW = f"""WITH s AS MATERIALIZED (
-    SELECT name, task, args, queue, priority, clock_timestamp() AS due_at FROM {{s}}.leasequeue_schedule
+    SELECT name, task, args, queue, priority, clock_timestamp() AS due_at, meta -> 'options' AS options
+    FROM {{s}}.leasequeue_schedule
     WHERE name = {_NAME} FOR UPDATE
 ), j AS (
-    INSERT INTO {{s}}.leasequeue_job (queue, task, args, priority, available_at, meta)
+    INSERT INTO {{s}}.leasequeue_job (queue, task, args, priority, available_at, meta, {_OPTIONS})
     SELECT queue, task, args, priority, due_at, jsonb_build_object('schedule', name, 'tick',
-        to_char(due_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24\\:MI\\:SS.US"+00\\:00"'))
-    FROM s RETURNING id, pg_notify(CAST(:channel AS text), queue) AS notified
-), t AS (
+        to_char(due_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24\\:MI\\:SS.US"+00\\:00"')),
+        {_OPTION_VALUES.format(due="due_at")}
+    FROM s RETURNING id, pg_notify(CAST(:channel AS text), queue) AS notified, queue, limit_key, available_at
+), {_WAKE}, {_LANE}, t AS (
     INSERT INTO {{s}}.leasequeue_tick (schedule, due_at, outcome, job_id, reason, decided_at, decided_by)
     SELECT s.name, s.due_at, 'fired', j.id, 'run by hand', clock_timestamp(), CAST(:by AS text) FROM s, j
 )
@@ -203,6 +222,7 @@ class Definition:
         args: JSON text of an object.
         spec: JSON text of a ``cron.Spec``.
         decorated: it stands in the code, and runs where a live worker registers it.
+        options: JSON text of an object, what else its jobs are given (``OPTIONS``); kept in the row's ``meta``.
     """
 
     name: str
@@ -216,6 +236,11 @@ class Definition:
     overlap: str = "queue"
     jitter_seconds: float = 0.0
     decorated: bool = False
+    options: str = "{}"
+
+
+OPTIONS = ("expires_seconds", "start_by", "max_attempts", "limit_key", "limit_max", "rate_max", "rate_seconds")
+"""Fields of a ``NewJob`` that a schedule hands on to its jobs, each where it has a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +249,7 @@ class Row:
 
     Attributes:
         next_at, deployed_at, paused_at: seconds since 1970.
+        meta: but for the definition's options.
         now: the database's clock at that time.
     """
 
@@ -253,10 +279,11 @@ def canonical(text: str) -> str:
 
 def _row(row: tuple[Any, ...]) -> Row:
     name, task, args, queue, priority, spec, catch_up, within, overlap, jitter = row[:10]
-    definition = Definition(
-        name, task, canonical(args), queue, priority, canonical(spec), catch_up, within, overlap, jitter, row[11]
-    )  # fmt: skip
     meta = json.loads(row[16]) if row[16] else {}
+    options = json.dumps(meta.pop("options", {}), sort_keys=True)
+    definition = Definition(
+        name, task, canonical(args), queue, priority, canonical(spec), catch_up, within, overlap, jitter, row[11], options
+    )  # fmt: skip
     return Row(definition, row[10], row[12], row[13], row[14], row[15], meta, row[17])
 
 
@@ -269,6 +296,8 @@ def params(
     meta: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The parameters of ``insert``; ``update`` wants ``version``, ``changed`` and ``by`` as well."""
+    options = json.loads(definition.options)
+    written = (meta or {}) | ({"options": options} if options else {})
     return {
         "name": definition.name,
         "task": definition.task,
@@ -284,7 +313,7 @@ def params(
         "release": release,
         "deployed_at": deployed_at,
         "next_at": next_at,
-        "meta": None if meta is None else json.dumps(meta),
+        "meta": json.dumps(written) if written else None,
     }
 
 

@@ -179,6 +179,8 @@ def change(
             raise ScheduleRefused(name, "it stands in the code: change it there, or pause it here")
         spec = retimed(row.definition.spec, times) if times else row.definition.spec
         made = replace(row.definition, spec=spec, **changes)
+        if "options" not in changes:
+            made = replace(made, options=_still_true(row.definition, made))
         if made.catch_up == "all" and made.overlap == "skip":
             raise ConfigurationError(
                 f"schedule {name!r}: catch_up 'all' wants a run for each due time and overlap 'skip' none beside another: "
@@ -192,6 +194,23 @@ def change(
         if made == row.definition or (yield known.update, words):
             return
     raise ScheduleRefused(name, "others change it again and again: try again")
+
+
+def _still_true(old: Definition, new: Definition) -> str:
+    """What of the options holds for a task or arguments that were changed by their names alone.
+
+    A key of a limit was made of the old ones; where it is missing, the worker that claims the job makes it.
+    """
+    if old.task != new.task:
+        return "{}"
+    if old.args == new.args:
+        return old.options
+    kept = {
+        key: value
+        for key, value in json.loads(old.options).items()
+        if key in ("expires_seconds", "start_by", "max_attempts")
+    }
+    return json.dumps(kept, sort_keys=True)
 
 
 def retimed(spec: str | None, times: dict[str, Any]) -> str:

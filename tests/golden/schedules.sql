@@ -14,7 +14,8 @@ ORDER BY CASE WHEN next_at IS NULL THEN 1 WHEN paused_at IS NOT NULL OR EXISTS (
 
 -- fire
 WITH s AS MATERIALIZED (
-    SELECT name, task, args, queue, priority, overlap, job_id FROM "app".leasequeue_schedule AS schedule
+    SELECT name, task, args, queue, priority, overlap, job_id, meta -> 'options' AS options
+    FROM "app".leasequeue_schedule AS schedule
     WHERE name = CAST(%(name)s AS text) AND next_at = CAST(%(seen)s AS timestamptz) AND version = CAST(%(version)s AS bigint)
       AND (paused_at IS NOT NULL) = CAST(%(paused)s AS boolean) AND CAST(%(newest)s AS timestamptz) <= clock_timestamp()
       AND (CAST(%(paused)s AS boolean) OR EXISTS (
@@ -33,11 +34,21 @@ WITH s AS MATERIALIZED (
     WHERE NOT EXISTS (
         SELECT FROM "app".leasequeue_tick AS settled WHERE settled.schedule = s.name AND settled.due_at = due.due_at)
 ), j AS (
-    INSERT INTO "app".leasequeue_job (queue, task, args, priority, available_at, meta)
+    INSERT INTO "app".leasequeue_job (queue, task, args, priority, available_at, meta, max_attempts, start_by, state, limit_key, limit_max, rate_max, rate_seconds)
     SELECT queue, task, args, priority, greatest(clock_timestamp(), due_at + delay * interval '1 second'),
-        jsonb_build_object('schedule', name, 'tick', tick)
+        jsonb_build_object('schedule', name, 'tick', tick),
+        CAST(options ->> 'max_attempts' AS integer),
+        coalesce(CAST(options ->> 'start_by' AS timestamptz),
+            due_at + delay * interval '1 second' + CAST(options ->> 'expires_seconds' AS float8) * interval '1 second'),
+        CAST(CASE WHEN options ->> 'limit_key' IS NULL THEN 'r' ELSE 'g' END AS "char"), options ->> 'limit_key',
+        CAST(options ->> 'limit_max' AS integer), CAST(options ->> 'rate_max' AS integer),
+        CAST(options ->> 'rate_seconds' AS float8)
     FROM due WHERE runs ORDER BY due_at
-    RETURNING id, meta ->> 'tick' AS tick, pg_notify(CAST(%(channel)s AS text), queue) AS notified
+    RETURNING id, meta ->> 'tick' AS tick, pg_notify(CAST(%(channel)s AS text), queue) AS notified,
+        queue, limit_key, available_at
+), w AS (
+    INSERT INTO "app".leasequeue_wake (queue, key, due_at)
+    SELECT queue, limit_key, available_at FROM j WHERE limit_key IS NOT NULL
 ), lane AS (
     INSERT INTO "app".leasequeue_lane (queue, priority)
     SELECT queue, priority FROM s WHERE priority <> 0 AND NOT EXISTS (
@@ -128,13 +139,27 @@ SELECT version FROM d;
 
 -- run_now
 WITH s AS MATERIALIZED (
-    SELECT name, task, args, queue, priority, clock_timestamp() AS due_at FROM "app".leasequeue_schedule
+    SELECT name, task, args, queue, priority, clock_timestamp() AS due_at, meta -> 'options' AS options
+    FROM "app".leasequeue_schedule
     WHERE name = CAST(%(name)s AS text) FOR UPDATE
 ), j AS (
-    INSERT INTO "app".leasequeue_job (queue, task, args, priority, available_at, meta)
+    INSERT INTO "app".leasequeue_job (queue, task, args, priority, available_at, meta, max_attempts, start_by, state, limit_key, limit_max, rate_max, rate_seconds)
     SELECT queue, task, args, priority, due_at, jsonb_build_object('schedule', name, 'tick',
-        to_char(due_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'))
-    FROM s RETURNING id, pg_notify(CAST(%(channel)s AS text), queue) AS notified
+        to_char(due_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"')),
+        CAST(options ->> 'max_attempts' AS integer),
+        coalesce(CAST(options ->> 'start_by' AS timestamptz),
+            due_at + CAST(options ->> 'expires_seconds' AS float8) * interval '1 second'),
+        CAST(CASE WHEN options ->> 'limit_key' IS NULL THEN 'r' ELSE 'g' END AS "char"), options ->> 'limit_key',
+        CAST(options ->> 'limit_max' AS integer), CAST(options ->> 'rate_max' AS integer),
+        CAST(options ->> 'rate_seconds' AS float8)
+    FROM s RETURNING id, pg_notify(CAST(%(channel)s AS text), queue) AS notified, queue, limit_key, available_at
+), w AS (
+    INSERT INTO "app".leasequeue_wake (queue, key, due_at)
+    SELECT queue, limit_key, available_at FROM j WHERE limit_key IS NOT NULL
+), lane AS (
+    INSERT INTO "app".leasequeue_lane (queue, priority)
+    SELECT queue, priority FROM s WHERE priority <> 0 AND NOT EXISTS (
+        SELECT FROM "app".leasequeue_lane AS known WHERE known.queue = s.queue AND known.priority = s.priority)
 ), t AS (
     INSERT INTO "app".leasequeue_tick (schedule, due_at, outcome, job_id, reason, decided_at, decided_by)
     SELECT s.name, s.due_at, 'fired', j.id, 'run by hand', clock_timestamp(), CAST(%(by)s AS text) FROM s, j
