@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from leasequeue.ops import queues as ops
-    from leasequeue.ops.status import Attention, Queue
+    from leasequeue.ops.attention import Attention
+    from leasequeue.ops.status import Queue
 
 
 @click.group(cls=Listing)
@@ -96,8 +97,9 @@ def _print(rows: tuple[ops.QueueRow, ...], at: dt.datetime | None) -> None:
         return render.count(getattr(queue, what), capped=what in queue.capped)
 
     table = [
-        (queue.name, count(queue, "ready"), count(queue, "scheduled"), count(queue, "waiting"), count(queue, "leased"),
-         count(queue, "suspect"), render.duration(queue.oldest_ready_seconds), limit or "", paused(queue), served(queue))
+        (queue.name, count(queue, "ready"), count(queue, "scheduled"), count(queue, "waiting"),
+         count(queue, "blocked"), count(queue, "leased"), count(queue, "suspect"),
+         render.duration(queue.oldest_ready_seconds), limit or "", paused(queue), served(queue))
         for queue, limit in ((row.queue, row.limit) for row in rows)
     ]  # fmt: skip
     columns = (
@@ -105,6 +107,7 @@ def _print(rows: tuple[ops.QueueRow, ...], at: dt.datetime | None) -> None:
         ">ready",
         ">scheduled",
         ">at a limit",
+        ">blocked",
         ">leased",
         ">suspect",
         ">oldest",

@@ -75,7 +75,7 @@ def _attention(found: ops.Status, out: Console) -> None:
 
     from leasequeue.cli import render
 
-    loud = ("unserved", "not_read", "expired_leases", "schedule")
+    loud = ("unserved", "not_read", "expired_leases", "schedule", "orphans")
     for warning in found.warnings:
         style = "bold red" if warning.kind in loud else "yellow"
         out.print(Text(f"! {render.clean(warning.message, keep_lines=False)}", style=style))
@@ -103,11 +103,12 @@ def _queues(found: ops.Status, out: Console) -> None:
             render.count(queue.leased, capped="leased" in queue.capped),
             render.count(queue.suspect, capped="suspect" in queue.capped),
             render.count(queue.waiting, capped="waiting" in queue.capped),
+            render.count(queue.blocked, capped="blocked" in queue.capped),
             served(queue),
         )
         for queue in found.queues
     ]
-    columns = ("queue", ">ready", ">oldest", ">scheduled", ">leased", ">suspect", ">at a limit", "workers")
+    columns = ("queue", ">ready", ">oldest", ">scheduled", ">leased", ">suspect", ">at a limit", ">blocked", "workers")
     if rows:
         title = "Queues" + (f" (the first {len(rows)})" if found.queues_capped else "")
         out.print(render.table(title, columns, rows), "")

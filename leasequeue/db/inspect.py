@@ -79,6 +79,53 @@ SELECT 'g', queue, count(*), 0
 FROM (SELECT queue FROM {s}.leasequeue_job WHERE state = 'g' ORDER BY limit_key, queue LIMIT %(cap)s + 1) AS waiting
 GROUP BY queue"""
 
+# Blocked jobs have no index of their own: those are found that are among the oldest or the newest live jobs. Returns queue, how
+# many, and how many rows were looked at.
+_SEEN = """WITH seen AS MATERIALIZED (
+    (SELECT id, queue, task, state FROM {s}.leasequeue_job ORDER BY id LIMIT %(window)s)
+    UNION (SELECT id, queue, task, state FROM {s}.leasequeue_job ORDER BY id DESC LIMIT %(window)s)
+)"""
+_BLOCKED = f"""{_SEEN}
+SELECT queue, count(*), (SELECT count(*) FROM seen) FROM seen WHERE state = 'b' GROUP BY queue"""
+
+# The oldest blocked ones, as far as none of the jobs that they come after is there any more. What ends a parent counts its
+# children down in the same transaction, so nothing will ever release these.
+_ORPHANS = f"""{_SEEN}
+SELECT id, queue, task FROM (SELECT id, queue, task FROM seen WHERE state = 'b' ORDER BY id LIMIT 1000) AS blocked
+WHERE (SELECT 1 FROM {{s}}.leasequeue_edge AS edge JOIN {{s}}.leasequeue_job AS parent ON parent.id = edge.parent_id
+    WHERE edge.child_id = blocked.id LIMIT 1) IS NULL
+ORDER BY id LIMIT %(limit)s"""
+
+# Limits of 0 that are in force (what an operator set goes before what the code says), and what waits under them: exact keys
+# are looked up; for the rest so many waiting jobs are looked through.
+_HELD_BY_ZERO = """WITH zero AS MATERIALIZED (
+    SELECT name FROM (
+        SELECT DISTINCT ON (name) name, max_running FROM {s}.leasequeue_limit
+        WHERE max_running IS NOT NULL ORDER BY name, declared
+    ) AS in_force WHERE max_running = 0 ORDER BY name LIMIT %(limit)s
+), waiting AS MATERIALIZED (
+    SELECT limit_key, queue, task FROM {s}.leasequeue_job
+    WHERE state = 'g' AND EXISTS (SELECT FROM zero) ORDER BY limit_key, queue LIMIT %(window)s
+)
+SELECT name, exact + beneath FROM (
+    SELECT zero.name, (
+            SELECT count(*) FROM (SELECT FROM {s}.leasequeue_job WHERE state = 'g' AND limit_key = zero.name
+                LIMIT %(window)s) AS one) AS exact, (
+            SELECT count(*) FROM waiting WHERE limit_key <> zero.name AND ('task:' || task = zero.name
+                OR 'queue:' || queue = zero.name OR (split_part(limit_key, ':', 1) = zero.name AND NOT EXISTS (
+                    SELECT FROM {s}.leasequeue_limit AS own WHERE own.name = waiting.limit_key
+                    AND own.max_running IS NOT NULL)))) AS beneath
+    FROM zero
+) AS held WHERE exact + beneath > 0 ORDER BY 1"""
+
+# The wake of each queue that is due for longest, where that is for long.
+_OVERDUE_WAKES = """SELECT q.name, first.key, extract(epoch FROM now() - first.due_at)::float8
+FROM unnest(%(queues)s::text[]) AS q (name)
+CROSS JOIN LATERAL (
+    SELECT key, due_at FROM {s}.leasequeue_wake
+    WHERE queue = q.name AND due_at < now() - %(seconds)s::float8 * interval '1 second' ORDER BY due_at, id LIMIT 1
+) AS first ORDER BY 1"""
+
 # Limits, and of two of one name which is in force, value by value.
 _LIMITS = """SELECT l.name, l.declared, l.max_running, l.rate_max, l.rate_seconds, l.app,
     extract(epoch FROM l.deployed_at)::float8, extract(epoch FROM l.updated_at)::float8, l.updated_by,
@@ -231,6 +278,10 @@ _TEMPLATES = {
     "paused": _PAUSED,
     "queue_counts": _QUEUE_COUNTS,
     "held": _HELD,
+    "blocked": _BLOCKED,
+    "orphans": _ORPHANS,
+    "held_by_zero": _HELD_BY_ZERO,
+    "overdue_wakes": _OVERDUE_WAKES,
     "limits": _LIMITS,
     "limit_counts": _LIMIT_COUNTS,
     "limit_own": _LIMIT_OWN,

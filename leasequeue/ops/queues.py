@@ -12,10 +12,11 @@ from leasequeue.db.queues import queue_statements
 from leasequeue.errors import ConfigurationError
 from leasequeue.moment import moment, say
 from leasequeue.ops.asking import Desk
+from leasequeue.ops.attention import Attention
 from leasequeue.ops.bounds import LimitRow, in_force, read_limits, say_limit
-from leasequeue.ops.status import Attention, Queue, status
+from leasequeue.ops.status import Queue, status
 
-_SHOWN = ("unserved", "expired_leases", "not_read")
+_SHOWN = ("unserved", "expired_leases", "orphans", "wakes", "not_read")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from leasequeue.errors import OutcomeUnknown
+from leasequeue.ops import attention
 from leasequeue.ops.asking import Desk, from_json, moment
+from leasequeue.ops.attention import Attention, Stuck
 from leasequeue.ops.timetable import ScheduleRow, list_schedules, problems
 
 T = TypeVar("T")
@@ -20,10 +22,8 @@ COUNT_BUDGET = 300_000
 COUNT_FLOOR = 1_000
 QUEUES_MAX = 200
 WORKERS_MAX = 200
-FAILURES_CAP = 20_000
+FAILURES_CAP = attention.EXPIRED_CAP
 FAILURES_SECONDS = 3600.0
-SCHEDULES_NAMED = 20
-"""The most schedules that are warned of one by one."""
 SECTION_SECONDS = 3.0
 """How long each statement may take before its part of the answer is given up."""
 
@@ -80,6 +80,7 @@ class Queue:
         oldest_ready_seconds: how long the job that is due for longest has waited; None where none is ready.
         leased, expired: jobs under a lease, and those of them whose lease is over.
         waiting: jobs that wait at a limit.
+        blocked: jobs that wait for other jobs, among the oldest and the newest that live.
         resume_at: when a paused queue is resumed by itself; None: not by itself.
         capped: which of the numbers are only "at least".
         workers: live processes that serve it; ``slots`` are theirs together.
@@ -93,6 +94,7 @@ class Queue:
     expired: int = 0
     suspect: int = 0
     waiting: int = 0
+    blocked: int = 0
     capped: tuple[str, ...] = ()
     workers: int = 0
     slots: int = 0
@@ -110,21 +112,6 @@ class TaskFailures:
     last_at: dt.datetime | None
     last_type: str
     last_message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Attention:
-    """What somebody should look at.
-
-    Attributes:
-        kind: ``unserved``, ``unknown_task``, ``expired_worker``, ``expired_leases``, ``refused``, ``expired_jobs``,
-            ``schedule``, ``lost_slots`` or ``not_read``.
-        subject: the queue, task, worker, schedule or part that it is about.
-    """
-
-    kind: str
-    subject: str
-    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +146,7 @@ _NO_FAILURES: _Failures = ((), (), False)
 
 
 def status(desk: Desk, *, section_seconds: float = SECTION_SECONDS) -> Status:
-    """Read it: some eight statements, each bounded in rows and in time. Locks nothing, writes nothing.
+    """Read it: some twelve statements, each bounded in rows and in time. Locks nothing, writes nothing.
 
     The parts are read one after another, each in a snapshot of its own, so a job may move between them.
 
@@ -185,6 +172,12 @@ def status(desk: Desk, *, section_seconds: float = SECTION_SECONDS) -> Status:
     )
     held: dict[str, dict[str, Any]] = part("leased", lambda: _held(desk, section_seconds), {})
     paused: _Paused = part("paused", lambda: _paused(desk, section_seconds), {})
+    blocked: dict[str, dict[str, Any]] = part("blocked", lambda: _blocked(desk, section_seconds), {})
+    stuck = Stuck(
+        part("limits of 0", lambda: attention.read_held(desk, section_seconds), []),
+        part("orphans", lambda: attention.read_orphans(desk, section_seconds), []) if blocked else [],
+        part("wakes", lambda: attention.read_wakes(desk, workers, paused, section_seconds), []),
+    )
     failures: _Failures = part("failures", lambda: _failures(desk, section_seconds), _NO_FAILURES)
     expired: list[tuple[str, int]] = part("expired jobs", lambda: _expired(desk, section_seconds), [])
     schedules: tuple[ScheduleRow, ...] = part(
@@ -193,8 +186,13 @@ def status(desk: Desk, *, section_seconds: float = SECTION_SECONDS) -> Status:
 
     shown = workers[:WORKERS_MAX]
     queues = [
-        _queue(name, shown, counts.get(name, {}), held.get(name, {}), paused.get(name, (None, None)))
-        for name in _all(_all(names, shown), [], extra=[*held, *paused])
+        _queue(
+            name,
+            shown,
+            (counts.get(name, {}), held.get(name, {}), blocked.get(name, {})),
+            paused.get(name, (None, None)),
+        )
+        for name in _all(_all(names, shown), [], extra=[*held, *paused, *blocked])
     ]
     return Status(
         database=desk.link.settings.masked,
@@ -209,7 +207,17 @@ def status(desk: Desk, *, section_seconds: float = SECTION_SECONDS) -> Status:
         refused=failures[1],
         failures_capped=failures[2],
         not_read=tuple(not_read),
-        warnings=tuple(_warnings(shown, queues, failures[1], expired, problems(schedules), not_read)),
+        warnings=tuple(
+            attention.warnings(
+                shown,
+                queues,
+                failures[1],
+                expired,
+                problems(schedules),
+                stuck,
+                not_read,
+            )
+        ),
     )
 
 
@@ -300,6 +308,12 @@ def _held(desk: Desk, seconds: float) -> dict[str, dict[str, Any]]:
     return found
 
 
+def _blocked(desk: Desk, seconds: float) -> dict[str, dict[str, Any]]:
+    window = attention.BLOCKED_WINDOW
+    rows = desk.ask("blocked", {"window": window}, bound_seconds=seconds)
+    return {row[0]: {"blocked": row[1], "capped": ("blocked",) if row[2] >= 2 * window else ()} for row in rows}
+
+
 def _paused(desk: Desk, seconds: float) -> _Paused:
     return {
         row[0]: (moment(row[1]), moment(row[2]))
@@ -326,101 +340,17 @@ def _expired(desk: Desk, seconds: float) -> list[tuple[str, int]]:
 def _queue(
     name: str,
     workers: list[Worker],
-    counts: dict[str, Any],
-    held: dict[str, Any],
+    counts: tuple[dict[str, Any], ...],
     paused: tuple[dt.datetime | None, dt.datetime | None],
 ) -> Queue:
     serving = [worker for worker in workers if worker.live and name in worker.queues]
-    capped = counts.get("capped", ()) + held.get("capped", ())
+    merged = {key: value for each in counts for key, value in each.items()}
+    merged["capped"] = tuple(what for each in counts for what in each.get("capped", ()))
     return Queue(
         name=name,
         workers=len(serving),
         slots=sum(worker.queues[name] for worker in serving),
         paused_at=paused[0],
         resume_at=paused[1],
-        **(counts | held | {"capped": capped}),
+        **merged,
     )
-
-
-def _warnings(
-    workers: list[Worker],
-    queues: list[Queue],
-    refused: tuple[TaskFailures, ...],
-    expired: list[tuple[str, int]],
-    schedules: list[tuple[str, str]],
-    not_read: list[str],
-) -> Iterable[Attention]:
-    for queue in queues:
-        waiting = {
-            "ready": queue.ready, "suspect": queue.suspect, "waiting at a limit": queue.waiting, "scheduled": queue.scheduled
-        }  # fmt: skip
-        there = ", ".join(
-            f"{count:,}{'+' if what.split()[0] in queue.capped else ''} {what}"
-            for what, count in waiting.items()
-            if count
-        )
-        if there and not queue.workers and "workers" not in not_read:
-            yield Attention(
-                "unserved",
-                queue.name,
-                f"queue {queue.name!r}: {there}, and no live worker serves it: these jobs do not run; "
-                f"start one with `leasequeue worker APP --queues {queue.name}=10`",
-            )
-        if queue.expired and not queue.workers and "workers" not in not_read:
-            yield Attention(
-                "expired_leases",
-                queue.name,
-                f"queue {queue.name!r}: {queue.expired:,} of its leased jobs have lost their worker; "
-                f"the next worker that starts takes them up",
-            )
-    unknown: dict[str, int] = {}
-    for worker in workers:
-        for task, count in worker.unknown.items() if worker.live else ():
-            unknown[task] = unknown.get(task, 0) + count
-    for task, count in sorted(unknown.items()):
-        yield Attention(
-            "unknown_task",
-            task,
-            f"task {task!r}: put back {count:,} time(s) by live workers that do not know it or its arguments; during a "
-            f"deploy that ends by itself, otherwise add its module to LeaseQueue(imports=[...]) or cancel its jobs",
-        )
-    for worker in workers:
-        if not worker.live:
-            yield Attention(
-                "expired_worker",
-                f"{worker.host}:{worker.pid}",
-                f"worker {worker.host}:{worker.pid} has not renewed its row for {worker.silent_seconds:,.0f} s and did not "
-                f"sign off: it was killed, or cannot reach the database; its jobs go to others",
-            )
-    for worker in workers:
-        if worker.live and worker.lost_slots:
-            tasks = ", ".join(f"{task} ({count:,})" for task, count in sorted(worker.overstaying.items()))
-            yield Attention(
-                "lost_slots",
-                f"{worker.host}:{worker.pid}",
-                f"worker {worker.host}:{worker.pid}: {worker.lost_slots:,} of {worker.slots:,} slots are lost to handlers that "
-                f'were told to stop and go on: {tasks}; restart it, and give such tasks executor="process"',
-            )
-    for each in refused:
-        yield Attention(
-            "refused",
-            each.task,
-            f"task {each.task!r}: {each.failures:,} completion(s) refused within the last hour: the lease was lost by then "
-            f"(a machine that was stopped or cut off, or a handler that held the interpreter), and others ran these jobs",
-        )
-    for task, count in expired:
-        yield Attention(
-            "expired_jobs",
-            task,
-            f"task {task!r}: {count:,}{'+' if count >= FAILURES_CAP else ''} job(s) expired within the last hour: they were "
-            f"not started in time (expires=); give it more workers or time; see `leasequeue jobs list --state expired`",
-        )
-    for name, sentence in schedules[:SCHEDULES_NAMED]:
-        yield Attention("schedule", name, sentence)
-    if len(schedules) > SCHEDULES_NAMED:
-        more = len(schedules) - SCHEDULES_NAMED
-        yield Attention("schedule", "", f"{more:,} more schedules need a look: `leasequeue schedules` names them")
-    for name in not_read:
-        yield Attention(
-            "not_read", name, f"not read: {name}: the database did not answer in time; see its load and locks"
-        )

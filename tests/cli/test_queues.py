@@ -47,7 +47,7 @@ def test_what_queues_hold(ask: Ask, database: Database, rows: Rows) -> None:
     assert done.exit_code == 0
     assert "queue 'lonely': 1 waiting at a limit, and no live worker serves it" in done.stderr
     lines = {line.split()[0]: " ".join(line.split()) for line in done.stdout.splitlines() if line.strip()}
-    assert lines["mail"].startswith("mail 3 1 2 1 0 ")
+    assert lines["mail"].startswith("mail 3 1 2 0 1 0 ")
     assert lines["mail"].endswith("5 at once, 100 in any 10 s 1, 4 slots")
     assert lines["lonely"].startswith("lonely 0 0 1 0 0 ")
     assert lines["lonely"].endswith("NONE")

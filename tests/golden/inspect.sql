@@ -69,6 +69,52 @@ SELECT 'g', queue, count(*), 0
 FROM (SELECT queue FROM "app".leasequeue_job WHERE state = 'g' ORDER BY limit_key, queue LIMIT %(cap)s + 1) AS waiting
 GROUP BY queue;
 
+-- blocked
+WITH seen AS MATERIALIZED (
+    (SELECT id, queue, task, state FROM "app".leasequeue_job ORDER BY id LIMIT %(window)s)
+    UNION (SELECT id, queue, task, state FROM "app".leasequeue_job ORDER BY id DESC LIMIT %(window)s)
+)
+SELECT queue, count(*), (SELECT count(*) FROM seen) FROM seen WHERE state = 'b' GROUP BY queue;
+
+-- orphans
+WITH seen AS MATERIALIZED (
+    (SELECT id, queue, task, state FROM "app".leasequeue_job ORDER BY id LIMIT %(window)s)
+    UNION (SELECT id, queue, task, state FROM "app".leasequeue_job ORDER BY id DESC LIMIT %(window)s)
+)
+SELECT id, queue, task FROM (SELECT id, queue, task FROM seen WHERE state = 'b' ORDER BY id LIMIT 1000) AS blocked
+WHERE (SELECT 1 FROM "app".leasequeue_edge AS edge JOIN "app".leasequeue_job AS parent ON parent.id = edge.parent_id
+    WHERE edge.child_id = blocked.id LIMIT 1) IS NULL
+ORDER BY id LIMIT %(limit)s;
+
+-- held_by_zero
+WITH zero AS MATERIALIZED (
+    SELECT name FROM (
+        SELECT DISTINCT ON (name) name, max_running FROM "app".leasequeue_limit
+        WHERE max_running IS NOT NULL ORDER BY name, declared
+    ) AS in_force WHERE max_running = 0 ORDER BY name LIMIT %(limit)s
+), waiting AS MATERIALIZED (
+    SELECT limit_key, queue, task FROM "app".leasequeue_job
+    WHERE state = 'g' AND EXISTS (SELECT FROM zero) ORDER BY limit_key, queue LIMIT %(window)s
+)
+SELECT name, exact + beneath FROM (
+    SELECT zero.name, (
+            SELECT count(*) FROM (SELECT FROM "app".leasequeue_job WHERE state = 'g' AND limit_key = zero.name
+                LIMIT %(window)s) AS one) AS exact, (
+            SELECT count(*) FROM waiting WHERE limit_key <> zero.name AND ('task:' || task = zero.name
+                OR 'queue:' || queue = zero.name OR (split_part(limit_key, ':', 1) = zero.name AND NOT EXISTS (
+                    SELECT FROM "app".leasequeue_limit AS own WHERE own.name = waiting.limit_key
+                    AND own.max_running IS NOT NULL)))) AS beneath
+    FROM zero
+) AS held WHERE exact + beneath > 0 ORDER BY 1;
+
+-- overdue_wakes
+SELECT q.name, first.key, extract(epoch FROM now() - first.due_at)::float8
+FROM unnest(%(queues)s::text[]) AS q (name)
+CROSS JOIN LATERAL (
+    SELECT key, due_at FROM "app".leasequeue_wake
+    WHERE queue = q.name AND due_at < now() - %(seconds)s::float8 * interval '1 second' ORDER BY due_at, id LIMIT 1
+) AS first ORDER BY 1;
+
 -- limits
 SELECT l.name, l.declared, l.max_running, l.rate_max, l.rate_seconds, l.app,
     extract(epoch FROM l.deployed_at)::float8, extract(epoch FROM l.updated_at)::float8, l.updated_by,

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from leasequeue.db import inspect
-from leasequeue.ops import query, status
+from leasequeue.ops import attention, query, status
 from leasequeue.ops.asking import Desk
 from tests.ops.conftest import Rows
 from tests.support.databases import Database
@@ -135,6 +135,71 @@ def test_paused_queues_are_marked(database: Database, desk: Desk) -> None:
     (queue,) = status.status(desk).queues
     assert queue.name == "mail"
     assert queue.paused_at is not None
+
+
+def test_blocked_jobs_are_counted_and_their_queues_named(desk: Desk, rows: Rows) -> None:
+    rows.job(queue="steps", state="b")
+    rows.job(queue="steps", state="b")
+    found = status.status(desk)
+    (queue,) = found.queues
+    assert (queue.name, queue.blocked, queue.capped) == ("steps", 2, ())
+    (unserved, _) = found.warnings
+    assert (unserved.kind, unserved.subject) == ("unserved", "steps")
+    assert "2 blocked by other jobs" in unserved.message
+
+
+def test_blocked_jobs_without_a_parent_are_named(
+    database: Database, desk: Desk, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows.worker()
+    first, parent = rows.job(state="b"), rows.leased(children=1)
+    second = rows.job(state="b")
+    edge = "INSERT INTO leasequeue_edge (parent_id, child_id) VALUES (%s, %s)"
+    database.execute(edge, [parent, second])
+    database.execute(edge, [999_999, first])  # it has ended, or was deleted by hand
+    found = status.status(desk)
+    assert _kinds(found) == [("orphans", "default")]
+    assert f"1 blocked job(s) wait for jobs none of which is there any more (their rows were deleted): {first} (t)" in (
+        found.warnings[0].message
+    )
+    # Only so many of the oldest and of the newest are looked at, and that is said.
+    monkeypatch.setattr(attention, "BLOCKED_WINDOW", 1)
+    (queue,) = status.status(desk).queues
+    assert (queue.blocked, queue.capped) == (2, ("blocked",))
+
+
+def test_what_a_limit_of_0_holds_is_named(database: Database, desk: Desk, rows: Rows) -> None:
+    rows.worker()
+    for key, task in (("user:7", "t"), ("user:7", "t"), ("user:8", "t"), ("user", "t"), ("task:x", "x"), ("k", "y")):
+        rows.job(task, state="g", limit_key=key)
+    limit = "INSERT INTO leasequeue_limit (name, declared, max_running) VALUES (%s, %s, %s)"
+    for row in (
+        ("user", False, 0), ("user:8", True, 3),  # the longer name counts
+        ("task:y", True, 0), ("task:x", True, 0), ("task:x", False, 5),  # what an operator said counts
+        ("queue:default", True, 1), ("idle", False, 0),
+    ):  # fmt: skip
+        database.execute(limit, row)
+    found = status.status(desk)
+    assert _kinds(found) == [("held", "task:y"), ("held", "user")]
+    assert [warning.message.partition(";")[0] for warning in found.warnings] == [
+        "limit 'task:y' is 0: 1 job(s) wait for it to be raised",
+        "limit 'user' is 0: 3 job(s) wait for it to be raised",
+    ]
+
+
+def test_a_wake_that_nobody_takes_is_named_where_a_slot_is_free(database: Database, desk: Desk, rows: Rows) -> None:
+    for queue, seconds in (("default", 20), ("mail", 50), ("mail", 40), ("paused", 50), ("unserved", 50)):
+        database.execute(
+            "INSERT INTO leasequeue_wake (queue, key, due_at) VALUES (%s, 'k' || %s, now() - %s * interval '1 s')",
+            [queue, seconds, seconds],
+        )
+    database.execute("INSERT INTO leasequeue_queue (name, paused_at) VALUES ('paused', now())")
+    busy = rows.worker('{"default": 4, "mail": 1, "paused": 1}', '{"running": 6}')
+    assert _kinds(status.status(desk)) == [], "all slots are in use: it waits for one"
+    database.execute("UPDATE leasequeue_worker SET counters = '{\"running\": 5}' WHERE id = %s", [busy])
+    (warning,) = status.status(desk).warnings
+    assert (warning.kind, warning.subject) == ("wakes", "mail")
+    assert "limit key 'k50' was to be looked at 50 s ago" in warning.message
 
 
 _BIG = 300_000

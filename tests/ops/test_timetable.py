@@ -5,7 +5,7 @@ import json
 import pytest
 
 from leasequeue.errors import ScheduleRefused
-from leasequeue.ops import status, timetable
+from leasequeue.ops import attention, status, timetable
 from leasequeue.ops.asking import Desk
 from leasequeue.ops.timetable import ScheduleRow
 from tests.ops.conftest import Rows
@@ -219,7 +219,7 @@ def test_status_warns_of_each(desk: Desk, rows: Rows, plans: Plans, monkeypatch:
     warnings = [each for each in status.status(desk).warnings if each.kind == "schedule"]
     assert [each.subject for each in warnings] == ["broken", "lost"]
     assert warnings[0].message.startswith("schedule 'broken': its times cannot be read, so it does not run: ")
-    monkeypatch.setattr(status, "SCHEDULES_NAMED", 1)
+    monkeypatch.setattr(attention, "SCHEDULES_NAMED", 1)
     first, rest = status.status(desk).warnings
     assert first.subject == "broken"
     assert rest.message == "1 more schedules need a look: `leasequeue schedules` names them"

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from leasequeue.ops import workflows
@@ -18,7 +20,12 @@ def test_a_list_is_one_statement_that_looks_at_so_many_steps(
     bare = database.scalar("INSERT INTO leasequeue_workflow (created_at) VALUES (now() + interval '1 s') RETURNING id")
     asked: list[str] = []
     ask = desk.ask
-    monkeypatch.setattr(desk, "ask", lambda name, params: asked.append(name) or ask(name, params))
+
+    def noted(name: str, params: dict[str, object]) -> list[tuple[Any, ...]]:
+        asked.append(name)
+        return ask(name, params)
+
+    monkeypatch.setattr(desk, "ask", noted)
     rows = workflows.list_workflows(desk, limit=3)
     assert asked == ["workflow_recent"]
     assert [(row.id, row.state, row.counts, row.capped) for row in rows] == [

@@ -49,7 +49,7 @@ _right_settle = unique._settle
 def _settle_all(schema: str, jobs: Sequence[NewJob], leads: dict[str, int]) -> Program[dict[str, Enqueued]]:
     """Bulk: where one key was taken and free a moment later, all of them are inserted again."""
     while True:
-        settled = {}
+        settled: dict[str, Enqueued] = {}
         params = insert.columns(jobs, list(leads.values())) | {"p_unique_key": list(leads)}
         lead = jobs[next(iter(leads.values()))]
         if lead.hold_key is not None:
