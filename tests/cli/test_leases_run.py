@@ -318,13 +318,14 @@ def test_a_lease_that_an_operator_took_is_over_before_anybody_has_it(
     ends = expiry(database)  # as it was promised; nothing extends it any more
     waiting = start(database.url, "report", "--ttl", "3s", "--wait", "30s", "--", "true")
     assert running.process.wait(20) == 128 + signal.SIGKILL
-    gone = database.scalar("SELECT extract(epoch FROM clock_timestamp())::float8")
-    # Gone itself before then, and not only silent.
+    # Gone themselves, and not only silent. When this test learns of it says how busy the machine is; their last beats, and
+    # below the time when another has it, say when it was.
     for pid in map(int, pids.read_text().split()):
         until(lambda pid=pid: is_gone(pid), 5, "its processes to be gone")  # type: ignore[misc]
-    ahead = gone - time.time()  # of the database's clock
+    ahead = (
+        database.scalar("SELECT extract(epoch FROM clock_timestamp())::float8") - time.time()
+    )  # of the database's clock
     assert max(last_beat(beats), last_beat(more)) + ahead < ends
-    assert gone < ends + 0.5
     assert waiting.process.wait(20) == 0
     events = history(database)
     acquired = database.scalar(
