@@ -88,7 +88,7 @@ def test_a_deadline_of_its_own_and_what_is_said_by_name_alone(database: Database
     def change(**changes: str) -> None:
         conn = database.connect(autocommit=True)
         program = ops.change(Target("here", None), database.schema, "s", changes, {}, "an operator")
-        drive(program, lambda statement, params: conn.execute(statement.text, params).fetchall())
+        drive(program, lambda statement, params: conn.execute(statement.text.encode(), params).fetchall())
 
     change(args='{"user": 8}')  # its key was made of the old one
     assert database.scalar(options) == {"max_attempts": 3, "start_by": at.isoformat()}
