@@ -173,7 +173,8 @@ def test_a_fork_shares_no_connection(direct_url: str) -> None:
 def test_an_interrupt_leaves_no_statement_behind(direct_url: str, execute: Execute) -> None:
     """Ctrl-C in a statement: the connection is sound afterwards, or closed."""
     script = """
-import sys, _thread, threading
+import signal, sys, _thread, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever whoever started the tests has made of it
 from leasequeue.db.connect import Link
 from leasequeue.db.urls import Settings
 link = Link(Settings.parse(sys.argv[1]), application_name="interrupt", bound_seconds=900)

@@ -22,7 +22,8 @@ from tests.support.waiting import until
 
 # Starts the folder, says so, and then stays until it is killed or told to leave.
 OWNER = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever whoever started the tests has made of it
 from leasequeue import embedded
 server = embedded.start(sys.argv[1], durable=False)
 print(server.port, server.postmaster_pid, flush=True)

@@ -31,7 +31,7 @@ def _most_at_once(database: Database, key: str) -> int:
 
 
 def _ran(database: Database, key: str | None = None) -> int:
-    return int(database.scalar("SELECT count(*) FROM ran WHERE %s::text IS NULL OR key = %s", (key, key)))
+    return int(database.scalar("SELECT count(DISTINCT job) FROM ran WHERE %s::text IS NULL OR key = %s", (key, key)))
 
 
 @pytest.fixture

@@ -105,7 +105,7 @@ def test_a_stale_pair_of_the_same_holder_is_refused(database: Database) -> None:
         (me, ids[0]),
     )
     for name in ("complete", "complete_unkept", "release", "put_back", "read_held"):
-        params = {"ids": [ids[0]], "terms": [101], "me": me, "back": "r"}
+        params = {"ids": [ids[0]], "terms": [101], "me": me, "back": "r", "keys": True}
         assert database.execute(getattr(sql, name), params) == [], name
     both = {"ids": ids, "terms": [101, 101], "me": me}
     assert database.execute(sql.renew, both | {"ttl": 30.0}) == [(ids[1], False)]

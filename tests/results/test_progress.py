@@ -135,11 +135,11 @@ def test_an_attempt_begins_without_the_progress_of_another(
         database.execute("UPDATE leasequeue_job SET expires_at = now() - interval '1 s'")
         link.run(sql.sweep)
     elif how == "release_strays":
-        link.run(sql.release_strays, {"holder": job.holder, "known": []})
+        link.run(sql.release_strays, {"holder": job.holder, "known": [], "keys": True})
     elif how in ("release_dead", "process died"):
-        link.run(sql.release_dead, {**dead, **started, "suspect": how == "process died"})
+        link.run(sql.release_dead, {**dead, **started, "suspect": how == "process died", "keys": True})
     else:
-        link.run(getattr(sql, how), {**held, "back": "r"})
+        link.run(getattr(sql, how), {**held, "back": "r", "keys": True})
     state, progress = database.execute("SELECT state::text, progress FROM leasequeue_job")[0]
     if how != "process died":
         assert (state, progress) == ("r", None)

@@ -17,7 +17,8 @@ from tests.support.waiting import until
 from tests.support.workers import Worker
 from tests.workflow import app
 
-pytestmark = pytest.mark.process
+# Whole workers are slow to start; the statements and the hammer are tested behind a pooler, too.
+pytestmark = [pytest.mark.process, pytest.mark.direct_only]
 Start = Callable[..., Worker]
 APP = "tests.workflow.app:lq"
 MANY = int(os.environ.get("LEASEQUEUE_FAN", "10000"))
