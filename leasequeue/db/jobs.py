@@ -394,7 +394,7 @@ _BURY = f"""WITH d AS (
         SELECT id FROM {{s}}.leasequeue_job WHERE state = 'q' AND abandoned >= %(max_abandoned)s AND children IS NULL
         ORDER BY id LIMIT 500 FOR UPDATE SKIP LOCKED)) AND children IS NULL
     RETURNING {FAILED}
-), f AS (
+), {wake("d")}, f AS (
     INSERT INTO {{s}}.leasequeue_finished ({HISTORY}, meta, options, error)
     SELECT id, queue, task, args, 'failed', attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta, options,
         'Abandoned: the process that ran it died or was lost ' || abandoned || ' times'

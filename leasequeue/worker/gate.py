@@ -306,6 +306,9 @@ class Gate:
             if lane is not None and start is not None:
                 lane.scanned(now, start)
             if not taken:
+                if lane is not None and start is not None:
+                    # It goes on from no place that it has found empty, or what comes back below that is never looked at.
+                    lane.missed(start, float("-inf"))
                 continue
             taken.sort(key=lambda row: (row[7], row[0]))
             head, last = taken[0], taken[-1]

@@ -355,6 +355,8 @@ WITH d AS (
         ELSE coalesce(meta, '{}') || jsonb_build_object('cancel_requested_at', cancel_requested_at) END, '{}') || jsonb_build_object('progress', progress) END AS meta, term, limit_key, nullif(jsonb_strip_nulls(jsonb_build_object('priority', nullif(priority, 0), 'max_attempts', max_attempts,
         'limit_key', limit_key, 'limit_max', limit_max, 'rate_max', rate_max, 'rate_seconds', rate_seconds,
         'workflow', workflow)), '{}') AS options
+), w AS (
+    INSERT INTO "app".leasequeue_wake (queue, key) SELECT DISTINCT queue, limit_key FROM d WHERE limit_key IS NOT NULL
 ), f AS (
     INSERT INTO "app".leasequeue_finished (id, queue, task, args, outcome, attempt, abandoned, enqueued_at, started_at, finished_at, meta, options, error)
     SELECT id, queue, task, args, 'failed', attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta, options,

@@ -404,3 +404,36 @@ def test_wakes_of_a_queue_that_nobody_serves_take_no_slot_of_a_task_limit(databa
     while done < 10:
         done += two.complete(two.gated_until(1, queue="b", seconds=20))
     assert time.monotonic() - begun < 15
+
+
+def test_a_suspect_that_is_buried_gives_its_place_to_the_next(database: Database, hand: Hands) -> None:
+    put(database, "s", 2, limit=1)
+    dead, one = hand(ttl_seconds=0.2), hand()
+    for _ in range(2):
+        dead.gated_until(1)
+        until(one.sweep, 5)
+    one.nothing_for(0.2)  # the suspect is next
+    assert len(one.link.run(one.sql.bury, {"max_abandoned": 2})) == 1
+    assert len(one.gated_until(1, seconds=3)) == 1
+
+
+def test_a_hot_key_does_not_stay_at_a_place_that_it_found_empty(database: Database, hand: Hands) -> None:
+    ids = put(database, "k", 400, limit=400)
+    one, two = hand(), hand()
+    held = [job for _ in range(80) for job in one.gated_until(1, k=1)]
+    key = one.gate._keys["default", "k"]
+    assert key.lane is not None
+    # Rows come back far below its floor; it takes one of them, somebody else the next.
+    assert one.release(held[2:4]) == 2
+    key.lane.rescan()
+    (again,) = one.gated_until(1, k=1)
+    assert again.id == held[2].id
+    (other,) = two.gated_until(1, k=1)
+    assert other.id == held[3].id
+    database.execute("UPDATE leasequeue_job SET available_at = now() + interval '1 h' WHERE state = 'g'")
+    database.execute("INSERT INTO leasequeue_wake (queue, key) VALUES ('default', 'k')")
+    assert one.gated(1) == []
+    # Nothing waits any more but one that comes back from below that place.
+    assert one.release(held[:1]) == 1
+    (back,) = one.gated_until(1, k=1, seconds=8)
+    assert back.id == ids[0]
