@@ -16,13 +16,16 @@ Whatever takes such a row off the state ``l``, or puts it to the gate, inserts a
 that has ``children`` is ended by ``db/ends.py`` alone.
 
 Every write to a held row goes through one predicate, FENCE: state, holder and the pair (id, term). The pairs are
-compared as pairs: two independent lists would let (1, 101) of an old claim pass for (1, 102).
+compared as pairs: two independent lists would let (1, 101) of an old claim pass for (1, 102). ``IS TRUE`` keeps that comparison
+a lookup in a hash table; a join is what the planner makes of it otherwise, and where it thinks that few rows are held, one
+that compares each row with each pair (2,000 ends: 300 ms instead of 20).
 
 Times: ``now()`` where an index is searched, ``clock_timestamp()`` for a new expiry, both the database's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from typing import NamedTuple
 
@@ -30,7 +33,7 @@ from leasequeue.db.names import qualify
 
 FENCE = (
     "id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s "
-    "AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[]))"
+    "AND ((id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[]))) IS TRUE"
 )
 
 CLAIMED = (
@@ -139,6 +142,11 @@ _KEY_BACK = f"""unique_key = CASE WHEN job.unique_until = 's' AND %(keys)s::bool
 # Where a row goes that is not held any more, and the wake for its key: its slot is free, and it may wait for one itself.
 _WAITS = "CASE WHEN limit_key IS NULL THEN 'r' ELSE 'g' END::\"char\""
 _WAITS_BACK = "CASE WHEN limit_key IS NULL OR %(back)s <> 'r' THEN %(back)s ELSE 'g' END::\"char\""
+
+
+def bigints(numbers: Iterable[int]) -> str:
+    """A parameter for ``bigint[]`` as its text: psycopg takes four times as long over a list, number by number."""
+    return "{" + ",".join(map(str, numbers)) + "}"
 
 
 def wake(freed: str) -> str:
@@ -326,7 +334,8 @@ _READ_CANCELLED = f"{_READ_HELD} AND cancel_requested_at IS NOT NULL"
 
 # An attempt's number is spent by exactly one run, so (id, attempt) says whether a history row is that run's own.
 _READ_FINISHED = """SELECT id FROM {s}.leasequeue_finished
-WHERE id = ANY(%(ids)s::bigint[]) AND (id, attempt) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(attempts)s::int[]))"""
+WHERE id = ANY(%(ids)s::bigint[])
+  AND ((id, attempt) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(attempts)s::int[]))) IS TRUE"""
 
 _READ_NOW = """SELECT id, state::text, holder::text, term, NULL::text FROM {s}.leasequeue_job WHERE id = ANY(%(ids)s::bigint[])
 UNION ALL
@@ -411,7 +420,7 @@ _COUNT_SUSPECTS = f"""SELECT count(*) FROM (
 _RENEW_FOR = """WITH k AS MATERIALIZED (
     SELECT id FROM {s}.leasequeue_job
     WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder BETWEEN %(first)s AND %(last)s
-      AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[]))
+      AND ((id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[]))) IS TRUE
     ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE {s}.leasequeue_job SET expires_at = clock_timestamp() + %(ttl)s * interval '1 second'

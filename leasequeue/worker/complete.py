@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from leasequeue.db.ends import EndStatements
-from leasequeue.db.jobs import JobStatements
+from leasequeue.db.jobs import JobStatements, bigints
 from leasequeue.errors import DatabaseUnavailable, LeaseLost, OutcomeUnknown
 from leasequeue.limit import Limit
 from leasequeue.loop import Loop, Outage
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("leasequeue.job")
 
-BATCH_MAX = 1000
+BATCH_MAX = 2000
 LOCKED_AGAIN_SECONDS = 0.1
 
 _Group = tuple[Outcome, uuid.UUID, str]
@@ -279,6 +279,8 @@ class Completer(Loop):
             if outcome is not Outcome.FAILED:
                 sql = self._ends.fail if kind.startswith(_JOINED) else self._sql.fail
                 params["outcome"] = "cancelled" if outcome is Outcome.CANCELLED else "failed"
+        if not unstarted:  # those may be sent one by one
+            params |= {name: bigints(params[name]) for name in ("ids", "terms")}
         if kind.startswith(_JOINED):
             return self._note_ends(self.link.run(sql, params), members)
         if unstarted:

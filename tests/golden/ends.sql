@@ -2,7 +2,7 @@
 WITH RECURSIVE bound AS MATERIALIZED (
     SELECT set_config('lock_timeout', '150ms', true) AS lock_timeout
 ), mine AS MATERIALIZED (
-    SELECT id, children FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
+    SELECT id, children FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND ((id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[]))) IS TRUE ORDER BY id FOR UPDATE SKIP LOCKED
 ), fires AS MATERIALIZED (
     SELECT job.id, job.pending, e.ended
     FROM (
@@ -85,7 +85,7 @@ FROM gone LEFT JOIN mine ON mine.id = gone.id CROSS JOIN (SELECT 1 / ((SELECT co
 WITH bound AS MATERIALIZED (
     SELECT set_config('lock_timeout', '150ms', true) AS lock_timeout
 ), mine AS MATERIALIZED (
-    SELECT id, children FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
+    SELECT id, children FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND ((id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[]))) IS TRUE ORDER BY id FOR UPDATE SKIP LOCKED
 ), links AS MATERIALIZED (
     SELECT parent_id, child_id, on_failure FROM "app".leasequeue_edge
     WHERE parent_id = ANY(ARRAY(SELECT id FROM mine WHERE children IS NOT NULL))
@@ -136,7 +136,7 @@ UNION ALL SELECT DISTINCT id, NULL, NULL, NULL::boolean, 1, 0 FROM others;
 WITH RECURSIVE bound AS MATERIALIZED (
     SELECT set_config('lock_timeout', '150ms', true) AS lock_timeout
 ), mine AS MATERIALIZED (
-    SELECT id, children FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
+    SELECT id, children FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND ((id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[]))) IS TRUE ORDER BY id FOR UPDATE SKIP LOCKED
 ), falling (id) AS (
     SELECT job.id
     FROM mine JOIN "app".leasequeue_edge AS edge ON edge.parent_id = mine.id
@@ -589,7 +589,7 @@ FROM gone LEFT JOIN mine ON mine.id = gone.id CROSS JOIN (SELECT 1 / ((SELECT co
 WITH RECURSIVE bound AS MATERIALIZED (
     SELECT set_config('lock_timeout', '150ms', true) AS lock_timeout
 ), mine AS MATERIALIZED (
-    SELECT id, children FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
+    SELECT id, children FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND ((id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[]))) IS TRUE ORDER BY id FOR UPDATE SKIP LOCKED
 ), falling (id) AS (
     SELECT job.id
     FROM mine JOIN "app".leasequeue_edge AS edge ON edge.parent_id = mine.id
@@ -677,7 +677,7 @@ SELECT DISTINCT root FROM waiting WHERE id NOT IN (SELECT id FROM free);
 WITH RECURSIVE bound AS MATERIALIZED (
     SELECT '' AS lock_timeout
 ), mine AS MATERIALIZED (
-    SELECT id, children FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
+    SELECT id, children FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND ((id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[]))) IS TRUE ORDER BY id FOR UPDATE SKIP LOCKED
 ), fires AS MATERIALIZED (
     SELECT job.id, job.pending, e.ended
     FROM (
@@ -760,7 +760,7 @@ FROM gone LEFT JOIN mine ON mine.id = gone.id CROSS JOIN (SELECT 1 / ((SELECT co
 WITH RECURSIVE bound AS MATERIALIZED (
     SELECT '' AS lock_timeout
 ), mine AS MATERIALIZED (
-    SELECT id, children FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
+    SELECT id, children FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND ((id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[]))) IS TRUE ORDER BY id FOR UPDATE SKIP LOCKED
 ), falling (id) AS (
     SELECT job.id
     FROM mine JOIN "app".leasequeue_edge AS edge ON edge.parent_id = mine.id
@@ -843,7 +843,7 @@ FROM gone LEFT JOIN mine ON mine.id = gone.id CROSS JOIN (SELECT 1 / ((SELECT co
 WITH RECURSIVE bound AS MATERIALIZED (
     SELECT '' AS lock_timeout
 ), mine AS MATERIALIZED (
-    SELECT id, children FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
+    SELECT id, children FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND ((id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[]))) IS TRUE ORDER BY id FOR UPDATE SKIP LOCKED
 ), falling (id) AS (
     SELECT job.id
     FROM mine JOIN "app".leasequeue_edge AS edge ON edge.parent_id = mine.id

@@ -54,7 +54,7 @@ SELECT extract(epoch FROM now())::float8, ARRAY(
 
 -- complete
 WITH k AS MATERIALIZED (
-    SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
+    SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND ((id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[]))) IS TRUE ORDER BY id FOR UPDATE SKIP LOCKED
 ), d AS (
     DELETE FROM "app".leasequeue_job WHERE id = ANY(ARRAY(SELECT id FROM k)) AND children IS NULL RETURNING id, queue, task, args, attempt, abandoned, created_at, claimed_at, CASE WHEN cancel_requested_at IS NULL THEN meta
         ELSE coalesce(meta, '{}') || jsonb_build_object('cancel_requested_at', cancel_requested_at) END AS meta, term
@@ -65,7 +65,7 @@ RETURNING id;
 
 -- complete_with_results
 WITH k AS MATERIALIZED (
-    SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
+    SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND ((id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[]))) IS TRUE ORDER BY id FOR UPDATE SKIP LOCKED
 ), d AS (
     DELETE FROM "app".leasequeue_job WHERE id = ANY(ARRAY(SELECT id FROM k)) AND children IS NULL RETURNING id, queue, task, args, attempt, abandoned, created_at, claimed_at, CASE WHEN cancel_requested_at IS NULL THEN meta
         ELSE coalesce(meta, '{}') || jsonb_build_object('cancel_requested_at', cancel_requested_at) END AS meta, term
@@ -78,13 +78,13 @@ RETURNING id;
 
 -- complete_unkept
 WITH k AS MATERIALIZED (
-    SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
+    SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND ((id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[]))) IS TRUE ORDER BY id FOR UPDATE SKIP LOCKED
 )
 DELETE FROM "app".leasequeue_job WHERE id = ANY(ARRAY(SELECT id FROM k)) AND children IS NULL RETURNING id;
 
 -- complete_linked
 WITH k AS MATERIALIZED (
-    SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
+    SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND ((id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[]))) IS TRUE ORDER BY id FOR UPDATE SKIP LOCKED
 ), d AS (
     DELETE FROM "app".leasequeue_job WHERE id = ANY(ARRAY(SELECT id FROM k)) AND children IS NULL RETURNING id, queue, task, args, attempt, abandoned, created_at, claimed_at, CASE WHEN cancel_requested_at IS NULL THEN meta
         ELSE coalesce(meta, '{}') || jsonb_build_object('cancel_requested_at', cancel_requested_at) END AS meta, term, limit_key,
@@ -104,7 +104,7 @@ SELECT id FROM d;
 
 -- retry
 WITH k AS MATERIALIZED (
-    SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
+    SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND ((id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[]))) IS TRUE ORDER BY id FOR UPDATE SKIP LOCKED
 ), u AS (
     UPDATE "app".leasequeue_job AS job
     SET state = CASE WHEN limit_key IS NULL THEN 'r' ELSE 'g' END::"char", holder = NULL, expires_at = NULL, progress = NULL,
@@ -126,7 +126,7 @@ RETURNING job_id;
 
 -- fail
 WITH k AS MATERIALIZED (
-    SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
+    SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND ((id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[]))) IS TRUE ORDER BY id FOR UPDATE SKIP LOCKED
 ), d AS (
     DELETE FROM "app".leasequeue_job WHERE id = ANY(ARRAY(SELECT id FROM k)) AND children IS NULL RETURNING id, queue, task, args, attempt, abandoned, created_at, claimed_at, CASE WHEN progress IS NULL THEN CASE WHEN cancel_requested_at IS NULL THEN meta
         ELSE coalesce(meta, '{}') || jsonb_build_object('cancel_requested_at', cancel_requested_at) END
@@ -152,7 +152,7 @@ RETURNING id;
 
 -- expire
 WITH k AS MATERIALIZED (
-    SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
+    SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND ((id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[]))) IS TRUE ORDER BY id FOR UPDATE SKIP LOCKED
 ), d AS (
     DELETE FROM "app".leasequeue_job WHERE id = ANY(ARRAY(SELECT id FROM k)) AND children IS NULL RETURNING id, queue, task, args, attempt, abandoned, created_at, claimed_at, CASE WHEN progress IS NULL THEN CASE WHEN cancel_requested_at IS NULL THEN meta
         ELSE coalesce(meta, '{}') || jsonb_build_object('cancel_requested_at', cancel_requested_at) END
@@ -169,7 +169,7 @@ FROM d RETURNING id;
 
 -- release
 WITH k AS MATERIALIZED (
-    SELECT id, CASE WHEN unique_until = 's' THEN meta ->> 'unique_key' END AS key FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
+    SELECT id, CASE WHEN unique_until = 's' THEN meta ->> 'unique_key' END AS key FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND ((id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[]))) IS TRUE ORDER BY id FOR UPDATE SKIP LOCKED
 ), own AS MATERIALIZED (SELECT DISTINCT ON (key) id, key FROM k WHERE key IS NOT NULL ORDER BY key, id), u AS (
     UPDATE "app".leasequeue_job AS job SET state = CASE WHEN limit_key IS NULL OR %(back)s <> 'r' THEN %(back)s ELSE 'g' END::"char", holder = NULL, expires_at = NULL, progress = NULL,
         attempt = attempt - 1,
@@ -186,7 +186,7 @@ SELECT id FROM u;
 
 -- put_back
 WITH k AS MATERIALIZED (
-    SELECT id, CASE WHEN unique_until = 's' THEN meta ->> 'unique_key' END AS key FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
+    SELECT id, CASE WHEN unique_until = 's' THEN meta ->> 'unique_key' END AS key FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND ((id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[]))) IS TRUE ORDER BY id FOR UPDATE SKIP LOCKED
 ), own AS MATERIALIZED (SELECT DISTINCT ON (key) id, key FROM k WHERE key IS NOT NULL ORDER BY key, id), u AS (
     UPDATE "app".leasequeue_job AS job SET state = CASE WHEN limit_key IS NULL OR %(back)s <> 'r' THEN %(back)s ELSE 'g' END::"char", holder = NULL, expires_at = NULL, progress = NULL,
         attempt = attempt - 1,
@@ -208,7 +208,7 @@ SELECT id FROM u;
 
 -- divert
 WITH k AS MATERIALIZED (
-    SELECT id, CASE WHEN unique_until = 's' THEN meta ->> 'unique_key' END AS key FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
+    SELECT id, CASE WHEN unique_until = 's' THEN meta ->> 'unique_key' END AS key FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND ((id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[]))) IS TRUE ORDER BY id FOR UPDATE SKIP LOCKED
 ), own AS MATERIALIZED (SELECT DISTINCT ON (key) id, key FROM k WHERE key IS NOT NULL ORDER BY key, id), u AS (
     UPDATE "app".leasequeue_job AS job SET state = 'g', holder = NULL, expires_at = NULL, attempt = attempt - 1,
         limit_key = d.key, limit_max = d.running, rate_max = d.rate, rate_seconds = d.seconds,
@@ -232,7 +232,7 @@ SELECT id FROM u;
 
 -- snooze
 WITH k AS MATERIALIZED (
-    SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR UPDATE SKIP LOCKED
+    SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND ((id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[]))) IS TRUE ORDER BY id FOR UPDATE SKIP LOCKED
 ), u AS (
     UPDATE "app".leasequeue_job AS job
     SET state = CASE WHEN limit_key IS NULL THEN 'r' ELSE 'g' END::"char", holder = NULL, expires_at = NULL, progress = NULL, attempt = attempt - 1,
@@ -252,20 +252,21 @@ SELECT id FROM u;
 
 -- renew
 WITH k AS MATERIALIZED (
-    SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+    SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND ((id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[]))) IS TRUE ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE "app".leasequeue_job SET expires_at = clock_timestamp() + %(ttl)s * interval '1 second'
 WHERE id = ANY(ARRAY(SELECT id FROM k)) RETURNING id, cancel_requested_at IS NOT NULL;
 
 -- read_held
-SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[]));
+SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND ((id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[]))) IS TRUE;
 
 -- read_cancelled
-SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[])) AND cancel_requested_at IS NOT NULL;
+SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND ((id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[]))) IS TRUE AND cancel_requested_at IS NOT NULL;
 
 -- read_finished
 SELECT id FROM "app".leasequeue_finished
-WHERE id = ANY(%(ids)s::bigint[]) AND (id, attempt) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(attempts)s::int[]));
+WHERE id = ANY(%(ids)s::bigint[])
+  AND ((id, attempt) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(attempts)s::int[]))) IS TRUE;
 
 -- read_now
 SELECT id, state::text, holder::text, term, NULL::text FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[])
@@ -378,7 +379,7 @@ SELECT count(*) FROM (
 WITH k AS MATERIALIZED (
     SELECT id FROM "app".leasequeue_job
     WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder BETWEEN %(first)s AND %(last)s
-      AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[]))
+      AND ((id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[]))) IS TRUE
     ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE "app".leasequeue_job SET expires_at = clock_timestamp() + %(ttl)s * interval '1 second'

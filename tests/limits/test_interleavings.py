@@ -59,7 +59,8 @@ def test_a_late_completion_frees_no_slot(database: Database, hand: Hands, by_id_
     assert held.id == old.id
 
     if by_id_only:
-        fence = "AND holder = %(me)s AND (id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[]))"
+        pairs = "((id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[]))) IS TRUE"
+        fence = f"AND holder = %(me)s AND {pairs}"
         assert fence in late.sql.complete_linked
         loose = "AND %(me)s::uuid IS NOT NULL AND %(terms)s::bigint[] IS NOT NULL"
         late.sql = late.sql._replace(complete_linked=late.sql.complete_linked.replace(fence, loose))
