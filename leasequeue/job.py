@@ -73,8 +73,7 @@ class Enqueued(NamedTuple):
     replaced: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(NamedTuple):
     """A leased row as its holder knows it: whoever writes to it proves all three."""
 
     id: int

@@ -20,7 +20,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, cast
 
 import psycopg
 from psycopg.rows import tuple_row
@@ -30,6 +30,9 @@ from leasequeue.db.disconnects import is_disconnect, is_read_only, never_ran
 from leasequeue.db.urls import Host, Settings
 from leasequeue.db.watchdog import Watchdog, shared
 from leasequeue.errors import DatabaseUnavailable, OutcomeUnknown
+
+if TYPE_CHECKING:
+    from psycopg.abc import PQGen
 
 __all__ = ["Link", "Watchdog", "is_disconnect", "readable"]
 
@@ -96,7 +99,7 @@ class Link:
         self._write_refusals = 0  # in a row
         self._connected_at = 0.0
         self._begin: str | None = None
-        self._conn: psycopg.Connection[tuple[Any, ...]] | None = None
+        self._conn: _Connection | None = None
         self._payloads: deque[str] = deque()
         _all.add(self)
 
@@ -153,7 +156,7 @@ class Link:
         )
 
     def _adopt(self, found: Dialled) -> None:
-        conn: psycopg.Connection[tuple[Any, ...]] = psycopg.Connection(found.pgconn, tuple_row)
+        conn = _Connection(found.pgconn, tuple_row)
         conn.autocommit = True
         conn.prepare_threshold = None  # a name prepared on one server connection is unknown on the next
         conn.add_notify_handler(lambda notify: self._payloads.append(notify.payload))
@@ -181,7 +184,7 @@ class Link:
             with contextlib.suppress(psycopg.Error):
                 conn.close()
 
-    def _open(self) -> psycopg.Connection[tuple[Any, ...]]:
+    def _open(self) -> _Connection:
         if self._conn is None:
             raise DatabaseUnavailable(
                 f"not connected to {self.settings.masked}: call connect() first (a connection is closed by the "
@@ -192,13 +195,20 @@ class Link:
     # Statements
 
     def run(
-        self, sql: str, params: Mapping[str, object] | None = None, *, bound_seconds: float | None = None
+        self,
+        sql: str,
+        params: Mapping[str, object] | None = None,
+        *,
+        bound_seconds: float | None = None,
+        meanwhile: Callable[[], object] | None = None,
     ) -> list[tuple[Any, ...]]:
         """Run one statement in a READ COMMITTED transaction of its own.
 
         Args:
             sql: with ``%(name)s`` where there are parameters; a ``%`` is itself where there are none.
             bound_seconds: None: the bound of this Link.
+            meanwhile: called once the statement is under way, while the server works on it; it must be quick and not raise.
+                It may not be called where the statement fails.
 
         Returns:
             Its rows, in its order; an empty list where it yields none. Values come in the binary format: what
@@ -216,12 +226,14 @@ class Link:
         watchdog, watch = self._watchdog, self._watch
         watchdog.arm(watch, self._bound_seconds if bound_seconds is None else bound_seconds)
         try:
+            conn.meanwhile = meanwhile
             rows = self._execute(sql, params) if self._begin is None else self._execute_within(sql, params)
         except BaseException as error:
+            conn.meanwhile = None
             hit = watchdog.disarm(watch)
             if isinstance(error, psycopg.errors.SerializationFailure) and self._begin is None and not hit:
                 self._begin = _READ_COMMITTED
-                return self.run(sql, params, bound_seconds=bound_seconds)
+                return self.run(sql, params, bound_seconds=bound_seconds, meanwhile=meanwhile)
             self._failed(error, hit)
             raise
         if watchdog.disarm(watch):
@@ -342,7 +354,7 @@ class Link:
             self._payloads.clear()
             return found
 
-    def _take_input(self, conn: psycopg.Connection[tuple[Any, ...]]) -> None:
+    def _take_input(self, conn: _Connection) -> None:
         """Take what came unasked; raises DatabaseUnavailable when it was the end."""
         try:
             while True:
@@ -367,6 +379,27 @@ class Link:
             _inherited.append(conn)
             with contextlib.suppress(OSError, psycopg.Error):
                 os.close(conn.pgconn.socket)
+
+
+class _Connection(psycopg.Connection[tuple[Any, ...]]):
+    """One that can do something else while the server works: psycopg waits by stepping a generator, which first sends."""
+
+    meanwhile: Callable[[], object] | None = None
+
+    def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
+        meanwhile, self.meanwhile = self.meanwhile, None
+        return super().wait(gen if meanwhile is None else _with(gen, meanwhile), interval, timeout)
+
+
+def _with(gen: PQGen[T], meanwhile: Callable[[], object]) -> PQGen[T]:
+    """The same steps; ``meanwhile`` is called at the first of them, with the statement sent, or nearly."""
+    try:
+        wanted = next(gen)
+        meanwhile()
+        while True:
+            wanted = gen.send((yield wanted))
+    except StopIteration as end:
+        return cast("T", end.value)
 
 
 class _Unreadable(Exception):

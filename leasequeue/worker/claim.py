@@ -7,9 +7,10 @@ a pause early. Nothing depends on it.
 from __future__ import annotations
 
 import logging
+import operator
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from leasequeue.db.connect import readable
@@ -80,6 +81,7 @@ class Claimer(Loop):
         self._gate_first = {slots.name: False for slots in slots}
         self._full = False
         self._freed = False
+        self._staged: tuple[Slots, list[Claimed]] | None = None
         self._ttl_seconds = ttl_seconds
         now = time.monotonic()
         self._lanes: dict[str, dict[int, Lane]] = {s.name: {0: Lane(s.name, 0, Ladder(now))} for s in slots}
@@ -124,6 +126,7 @@ class Claimer(Loop):
         self.wake()
 
     def pause(self, seconds: float) -> None:
+        self._hand_out()
         if self.link.connected:
             self._wake_mode.wait(self.link, seconds, self._wake_read)
         else:
@@ -147,12 +150,22 @@ class Claimer(Loop):
         self._page.rest("claim_turn")
 
     def turn(self) -> None:
+        try:
+            self._turn()
+        except BaseException:
+            self._hand_out()
+            raise
+
+    def _turn(self) -> None:
         self._page.stamp("claim_turn")
         now = time.monotonic()
         self._wake_mode.take(self.link)
         if now >= self._lanes_due:
             self._read_lanes(now)
         self._give_back_stale(now)
+        for slots in self._slots:
+            slots.measure(now)
+            slots.ready.nudge(now)
         got = self._claim_all(now)
         self._page.stamp("claim_ok")
         self._page.rest("claim_turn")
@@ -170,8 +183,7 @@ class Claimer(Loop):
 
     def _busy_pause(self) -> float:
         """While every slot is taken: until one is likely to be free."""
-        soonest = min(slots.mean_seconds for slots in self._slots)
-        return min(0.05, max(0.001, soonest))
+        return min(slots.seconds_to_room() for slots in self._slots)
 
     def _claim_all(self, now: float) -> int:
         """Fill the free slots of every queue; the jobs got."""
@@ -184,14 +196,14 @@ class Claimer(Loop):
         if freed:
             gates = self._gate.used(names)  # a wake is there for certain: no look is needed
         elif self._full:
-            gates = self._gate.due(self.link, names, now, self._database_now, hurried=True)
+            gates = self._gate.due(self._ask, names, now, self._database_now, hurried=True)
         ready = {slots.name for slots in self._with_ready(now, roomy)}
         got = 0
         for slots in roomy:
             got += self._fill(slots, slots.name in ready, slots.name in gates)
         left = [slots for slots in roomy if slots.name not in gates and slots.room() > 0]
         if left:
-            gates = self._gate.due(self.link, [s.name for s in left], now, self._database_now, hurried=False)
+            gates = self._gate.due(self._ask, [s.name for s in left], now, self._database_now, hurried=False)
             got += sum(self._claim_gated(slots, slots.room()) for slots in left if slots.name in gates)
         return got
 
@@ -215,6 +227,7 @@ class Claimer(Loop):
             k = min(k, self._low_room(slots))  # of whatever priority they are
         if k <= 0:
             return 0
+        self._hand_out()
         now = time.monotonic()
         me = self._holder.current
         free = max(0, slots.size - slots.in_hand())
@@ -235,7 +248,7 @@ class Claimer(Loop):
             lane for s in wanted for lane in self._lanes[s.name].values() if lane.priority > 0 or self._takes_low(s)
         ]
         starts = [lane.start(now) for lane in lanes]
-        rows = self.link.run(
+        rows = self._ask(
             self._sql.peek,
             {
                 "queues": [lane.queue for lane in lanes],
@@ -282,7 +295,7 @@ class Claimer(Loop):
             return 0
         starts = [lane.start(now) for lane in lanes]
         me = self._holder.current
-        rows = self.link.run(
+        rows = self._ask(
             self._sql.claim,
             {
                 "me": me,
@@ -302,14 +315,31 @@ class Claimer(Loop):
                 lane.scanned(now, start)
                 lane.missed(start, self._database_now)
             return 0
-        rank = {lane.priority: place for place, lane in enumerate(lanes)}
-        rows.sort(key=lambda row: (rank[row[8]], row[7], row[0]))
+        if len(lanes) == 1:
+            rows.sort(key=_of_lane)
+        else:
+            rank = {lane.priority: place for place, lane in enumerate(lanes)}
+            rows.sort(key=lambda row: (rank[row[8]], row[7], row[0]))
         jobs = [Claimed(row, me, slots.name, self._task_of(row[2]), now) for row in rows]
         self._hand.add(jobs)
         slots.claimed += len(jobs)
         self._move_floors(lanes, starts, rows, k, now)
-        self._executor.submit(slots, self._gate.divert(jobs, self._put_to_gate))
+        self._staged = slots, self._gate.divert(jobs, self._put_to_gate)
         return len(jobs)
+
+    def _ask(self, sql: str, params: Mapping[str, object] | None = None, /) -> list[tuple[Any, ...]]:
+        """Run a statement, and hand out what was claimed before while the server works on it.
+
+        Handlers keep the interpreter to themselves for some milliseconds at a time. Handed their jobs before the next
+        statement is sent, they would run all of them, and then wait for the database as it waited for them.
+        """
+        return self.link.run(sql, params, meanwhile=self._hand_out if self._staged else None)
+
+    def _hand_out(self) -> None:
+        """Give the jobs of the last claim to their slots."""
+        staged, self._staged = self._staged, None
+        if staged is not None:
+            self._executor.submit(*staged)
 
     def _put_to_gate(self, slots_name: str, ended: Ended) -> None:
         next(slots for slots in self._slots if slots.name == slots_name).claimed -= 1
@@ -318,19 +348,18 @@ class Claimer(Loop):
     def _move_floors(
         self, lanes: list[Lane], starts: list[tuple[float, int]], rows: list[tuple[Any, ...]], k: int, now: float
     ) -> None:
-        by_priority: dict[int, list[tuple[float, int]]] = {}
-        for row in rows:
-            by_priority.setdefault(row[8], []).append((row[7], row[0]))
+        firsts = {row[8]: row for row in reversed(rows)}
+        lasts = {row[8]: row for row in rows}
         full = len(rows) >= k
-        left = len(by_priority)
+        left = len(firsts)
         for lane, start in zip(lanes, starts, strict=True):
             if full and not left:
                 return  # the lanes from here on were not read
             lane.scanned(now, start)
-            keys = by_priority.get(lane.priority)
-            if keys:
+            first = firsts.get(lane.priority)
+            if first is not None:
                 left -= 1
-                lane.took(start, keys[0], keys[-1], full)
+                lane.took(start, _of_lane(first), _of_lane(lasts[lane.priority]), full)
             else:
                 lane.missed(start, self._database_now)
 
@@ -338,7 +367,7 @@ class Claimer(Loop):
 
     def _give_back_stale(self, now: float) -> None:
         for slots in self._slots:
-            if slots.waiting() and now - slots.last_start > STALE_SECONDS:
+            if slots.waiting() and now - slots.ready.last_start > STALE_SECONDS:
                 self._give_back(slots)
 
     def _give_back(self, slots: Slots) -> None:
@@ -347,6 +376,7 @@ class Claimer(Loop):
             self._finish(Ended(job, Outcome.UNSTARTED))
 
     def ended(self) -> None:
+        self._hand_out()
         for slots in self._slots:
             self._give_back(slots)
 
@@ -354,7 +384,7 @@ class Claimer(Loop):
 
     def _read_lanes(self, now: float) -> None:
         names = [slots.name for slots in self._slots]
-        for queue, priority in self.link.run(self._sql.lanes, {"queues": names}):
+        for queue, priority in self._ask(self._sql.lanes, {"queues": names}):
             self._add_lane(queue, priority, now)
         # The first time without a window, then along the ladder's rungs.
         depth = float("inf") if self._lanes_due == 0.0 else self._probe.depth(now)
@@ -372,6 +402,10 @@ class Claimer(Loop):
     def _add_lane(self, queue: str, priority: int, now: float) -> None:
         if priority not in self._lanes[queue]:
             self._lanes[queue][priority] = Lane(queue, priority, Ladder(now))
+
+
+_of_lane = operator.itemgetter(7, 0)
+"""Where a row stands in its lane: when it became ready, and its id."""
 
 
 def _order(row: tuple[Any, ...]) -> tuple[int, float, int]:

@@ -93,7 +93,7 @@ class Coroutines:
     async def _run(self, job: Claimed, slots: Slots, me: asyncio.Task[None]) -> Ended:
         executor = self._executor
         started = time.monotonic()
-        slots.last_start = started
+        slots.ready.last_start = started
         job.consumer = me  # before prepare() asks whether it should stop: one of the two sees it
         prepared = executor.prepare(job, started)
         if isinstance(prepared, Ended):
@@ -120,7 +120,6 @@ class Coroutines:
                 timer.cancel()
             _current.reset(token)
             seconds = time.monotonic() - started
-            slots.note_duration(seconds)
             given_up = executor.over(job)
         if given_up:
             return Ended(job, Outcome.LOST)

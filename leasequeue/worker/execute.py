@@ -93,8 +93,7 @@ class Executor:
     def finish_serving(self) -> None:
         """Tell the threads to end when they have nothing left; returns at once."""
         for slots in self._slots:
-            for _ in range(slots.size):
-                slots.ready.put(None)
+            slots.ready.close()
 
     def leave_lifespan(self) -> None:
         left = self._lq.exit_lifespan()
@@ -107,7 +106,8 @@ class Executor:
         """Hand claimed jobs to the slots of their queue. For the claimer's thread."""
         if not slots.waiting():
             # What comes now waits from now on, whenever the last handler began.
-            slots.last_start = time.monotonic()
+            slots.ready.last_start = time.monotonic()
+        plain: list[Claimed] = []
         arrived = 0
         for job in jobs:
             task = job.task
@@ -120,7 +120,9 @@ class Executor:
                 arrived += 1
             else:
                 slots.has_sync = True
-                slots.ready.put(job)
+                plain.append(job)
+        if plain:
+            slots.ready.put(plain)
         if arrived:
             self._coroutines.submit(slots, arrived)
 
@@ -178,7 +180,7 @@ class Executor:
         except Exception as error:  # noqa: BLE001  # an `upgrade` of the application may raise anything
             return Ended(job, *raised(task, Tries.of(job), error, 0.0))
         ctx = JobContext(
-            Held(job.id, job.term, job.holder),
+            tuple.__new__(Held, (job.id, job.term, job.holder)),  # in a third of the time of naming its fields
             job.task_name,
             job.queue,
             job.attempt,

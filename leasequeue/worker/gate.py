@@ -1,7 +1,7 @@
 """Claims of jobs under limits, for the claimer: the transaction of ``db/gates.py``, and where its scans begin.
 
 A look at the wakes of all queues comes first, one statement; only a queue that has one that is due costs a transaction. While
-ready jobs fill every claim that look comes every 20 ms at most, otherwise with each turn of the claimer.
+ready jobs fill every claim that look comes every 100 ms at most, otherwise with each turn of the claimer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from leasequeue.db.connect import Execute, Link
     from leasequeue.worker.hand import Claimed
 
-LOOK_EVERY_SECONDS = 0.020
+LOOK_EVERY_SECONDS = 0.1
 """While ready jobs keep every slot busy: at most this long does a job under a limit wait for a look at its wake."""
 
 SCAN_MAX = 2000
@@ -103,10 +103,11 @@ class Gate:
         for lane in list(self._lanes.values()):
             lane.rescan()
 
-    def due(self, link: Link, queues: list[str], now: float, database_now: float, hurried: bool) -> set[str]:
+    def due(self, run: Execute, queues: list[str], now: float, database_now: float, hurried: bool) -> set[str]:
         """Which of the queues have a wake that is due.
 
         Args:
+            run: runs a statement on the claimer's connection.
             now: of ``time.monotonic``.
             database_now: a time by the database's clock from before this call, in seconds.
             hurried: ready jobs fill every claim, so that a look now and then is enough.
@@ -117,7 +118,7 @@ class Gate:
         lanes = [self._lanes[name] for name in queues]
         starts = [lane.start(now) for lane in lanes]
         params = {"queues": queues, "floors": [s[0] for s in starts], "floor_ids": [s[1] for s in starts]}
-        self._due = {row[0] for row in link.run(self._sql.peek_wakes, params)}
+        self._due = {row[0] for row in run(self._sql.peek_wakes, params)}
         for lane, start in zip(lanes, starts, strict=True):
             if lane.queue not in self._due:
                 lane.scanned(now, start)

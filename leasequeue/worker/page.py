@@ -18,7 +18,7 @@ import tempfile
 import time
 from typing import NamedTuple
 
-CAPACITY = 4096
+CAPACITY = 8192
 """Entries of a page: the most jobs that may be started and not yet acknowledged in one process."""
 
 _ENTRY = struct.Struct("<qqd")

@@ -9,6 +9,7 @@ JSON object a line), the third is the shared page. Its main thread obeys the ord
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -62,6 +63,8 @@ EXIT_CONFIGURATION = 78
 BEAT_SECONDS = 0.25
 STATEMENT_BOUND_SECONDS = 5.0
 DEFAULT_SLOTS = 10
+GC_THRESHOLD = 5000
+"""New objects after which the youngest are looked through. One batch of jobs has thousands, and none of them is a cycle."""
 
 
 class Process:
@@ -203,6 +206,10 @@ class Process:
         check(found, schema)
         declare_limits(link, self._lq, self._options.app)
         self.executor.start()
+        # What the application has loaded stays: the collector need not walk it again for each few thousand jobs.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(GC_THRESHOLD, *gc.get_threshold()[1:])
         self.completer.start()
         self.renewer.start()
         self.claimer.start()
@@ -226,7 +233,10 @@ class Process:
     def beat(self) -> None:
         """The interpreter runs: the supervisor sees it on the page."""
         self._page.stamp("beat")
-        self.executor.warden.look(time.monotonic())
+        now = time.monotonic()
+        self.executor.warden.look(now)
+        for slots in self.slots:
+            slots.ready.nudge(now)
 
     def end(self, timeout_seconds: float, keep_beating: Callable[[float], bool], orphaned: Callable[[], bool]) -> int:
         """End in good order.

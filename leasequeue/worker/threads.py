@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from leasequeue.context import _current
 from leasequeue.worker.attempt import Tries, raised, returned, settle, unstarted
-from leasequeue.worker.hand import Claimed, Ended, Outcome, Slots
+from leasequeue.worker.hand import Claimed, Ended, Outcome, Slots, succeeded
 from leasequeue.worker.window import Window
 
 if TYPE_CHECKING:
+    from leasequeue.context import JobContext
+    from leasequeue.middleware import Handler
     from leasequeue.worker.execute import Executor
     from leasequeue.worker.pool import Pool
+
 
 _UNTOUCHED = object()
 
@@ -38,11 +41,13 @@ class Threads:
             self._threads.append(thread)
 
     def _serve(self, slots: Slots, number: int) -> None:
-        take = slots.ready.get
+        ready = slots.ready
+        bed = threading.Lock()
+        bed.acquire()
         window = Window()
         executor = self._executor
         while True:
-            job = take()
+            job = ready.get(bed)
             if job is None:
                 return
             job.slots = slots
@@ -57,7 +62,7 @@ class Threads:
     def _run(self, job: Claimed, slots: Slots, window: Window) -> Ended:
         executor = self._executor
         started = time.monotonic()
-        slots.last_start = started
+        slots.ready.last_start = started
         prepared = executor.prepare(job, started)
         if isinstance(prepared, Ended):
             return prepared
@@ -67,23 +72,17 @@ class Threads:
         handler = executor.handler(task)
         job.window = window
 
-        def call() -> Any:
-            # After the window is open: whoever told it to stop before then has found nothing to interrupt.
-            if job.stop_reason is not None:
-                return _UNTOUCHED
-            return handler(ctx, arguments)
-
         token = _current.set(ctx)
-        value, error = window.run(job, call)
+        value, error = window.run(job, _call, job, handler, ctx, arguments)
         job.window = None
         _current.reset(token)
         seconds = time.monotonic() - started
-        slots.note_duration(seconds)
+        slots.ready.note(job.task_name, seconds)
         given_up = executor.over(job)
         if given_up:
             return Ended(job, Outcome.LOST)
         if value is None and error is None and job.stop_reason is None and not ctx.completed:
-            return Ended(job, Outcome.SUCCEEDED)  # most of all ends; the same as by the way below
+            return succeeded(job)  # most of all ends; the same as by the way below
         if value is _UNTOUCHED and error is None:
             return unstarted(job)
         if error is not None:
@@ -97,7 +96,7 @@ class Threads:
     def _run_apart(self, job: Claimed, slots: Slots, _: Window) -> Ended:
         """In a child process. Its start is not the job's time."""
         executor = self._executor
-        slots.last_start = time.monotonic()
+        slots.ready.last_start = time.monotonic()
         child = self._pool.take(lambda: job.stop_reason is not None)
         if child is None:
             return unstarted(job) if job.stop_reason is not None else Ended(job, Outcome.UNSTARTED)
@@ -110,7 +109,6 @@ class Threads:
             assert job.task is not None
             job.child = child
             end = child.run(job, ctx)
-            slots.note_duration(time.monotonic() - started)
             if executor.over(job):
                 return Ended(job, Outcome.LOST)
             ctx.completed = end.completed
@@ -121,3 +119,8 @@ class Threads:
         finally:
             job.child = None
             self._pool.give_back(child)
+
+
+def _call(job: Claimed, handler: Handler, ctx: JobContext, arguments: dict[str, Any]) -> Any:
+    # After the window is open: whoever told it to stop before then has found nothing to interrupt.
+    return handler(ctx, arguments) if job.stop_reason is None else _UNTOUCHED

@@ -52,7 +52,7 @@ class Window:
         self._sent = False
         self._send = send
 
-    def run(self, job: object, call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    def run(self, job: object, call: Callable[..., Any], *args: Any) -> tuple[Any, BaseException | None]:
         """Call with the window open for ``job``. In the window's own thread.
 
         Returns:
@@ -66,7 +66,7 @@ class Window:
             try:
                 self._sent = False
                 self._job = job  # open
-                value = call()
+                value = call(*args)
                 has_returned = True
             except BaseException as caught:  # noqa: BLE001  # whatever a handler raises ends its attempt, not this thread
                 error = caught

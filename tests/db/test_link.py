@@ -69,6 +69,22 @@ def test_text_is_utf8_whatever_the_environment(
     assert make_link(direct_url).run("SELECT %(a)s", {"a": "Київ 🐘"}) == [("Київ 🐘",)]
 
 
+def test_something_else_is_done_while_the_server_works(link: Link, execute: Execute) -> None:
+    seen: list[str] = []
+
+    def look() -> None:
+        seen.append(execute("SELECT state FROM pg_stat_activity WHERE pid = %s", [link.pid])[0][0])
+
+    assert link.run("SELECT 1 FROM pg_sleep(0.3)", meanwhile=look) == [(1,)]
+    assert seen == ["active"]  # sent before, answered after
+    assert link.run("SELECT 2") == [(2,)]
+    assert seen == ["active"]  # and once
+    with pytest.raises(psycopg.ProgrammingError):
+        link.run("SELECT %(missing)s", {}, meanwhile=look)
+    assert link.run("SELECT 3") == [(3,)]
+    assert seen == ["active"]  # nor by the statement after one that could not be sent
+
+
 def test_life(make_link: MakeLink, direct_url: str) -> None:
     link = make_link(direct_url, connect=False)
     assert (link.connected, link.generation) == (False, 0)

@@ -32,7 +32,7 @@ def plan(conn: psycopg.Connection[Any], statement: str) -> str:
     # Whatever is a join becomes one that compares each with each.
     with conn.transaction(force_rollback=True):
         conn.execute("SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off")
-        return "\n".join(row[0] for row in conn.execute(f"EXPLAIN (VERBOSE) {statement}", values).fetchall())
+        return "\n".join(row[0] for row in conn.execute(f"EXPLAIN (VERBOSE) {statement}".encode(), values).fetchall())
 
 
 _OTHERS: dict[str, Any] = {
