@@ -167,12 +167,9 @@ def _job(metadata: MetaData) -> Table:
     Index(f"{name}_leased", c.id, postgresql_where=text("state = 'l'"))
     Index(f"{name}_suspect", c.id, postgresql_where=text("state = 'q'"))
     under = "holder IS NOT NULL AND limit_key IS NOT NULL"
-    by_task, by_queue = text(f"{under} AND claimed_at IS NOT NULL"), text(f"{under} AND attempt > 0")
     waiting = text("state = 'g'")
     Index(f"{name}_gate", c.limit_key, c.queue, c.priority.desc(), c.available_at, c.id, postgresql_where=waiting)
     Index(f"{name}_gate_key", c.limit_key, c.term, postgresql_where=text(under))
-    Index(f"{name}_gate_task", c.task, postgresql_where=by_task)
-    Index(f"{name}_gate_queue", c.queue, postgresql_where=by_queue)
     Index(f"{name}_start_by", c.start_by, postgresql_where=text("start_by IS NOT NULL AND state <> 'l'"))
     asked = text("cancel_requested_at IS NOT NULL AND state <> 'l'")
     Index(f"{name}_asked", c.cancel_requested_at, postgresql_where=asked)

@@ -65,21 +65,15 @@ CREATE INDEX leasequeue_job_gate ON "app".leasequeue_job (limit_key, queue, prio
 CREATE INDEX leasequeue_job_gate_key ON "app".leasequeue_job (limit_key, term) WHERE holder IS NOT NULL AND limit_key IS NOT NULL;
 
 -- upgrade_07
-CREATE INDEX leasequeue_job_gate_task ON "app".leasequeue_job (task) WHERE holder IS NOT NULL AND limit_key IS NOT NULL AND claimed_at IS NOT NULL;
-
--- upgrade_08
-CREATE INDEX leasequeue_job_gate_queue ON "app".leasequeue_job (queue) WHERE holder IS NOT NULL AND limit_key IS NOT NULL AND attempt > 0;
-
--- upgrade_09
 CREATE INDEX leasequeue_job_start_by ON "app".leasequeue_job (start_by) WHERE start_by IS NOT NULL AND state <> 'l';
 
--- upgrade_10
+-- upgrade_08
 CREATE INDEX leasequeue_job_asked ON "app".leasequeue_job (cancel_requested_at) WHERE cancel_requested_at IS NOT NULL AND state <> 'l';
 
--- upgrade_11
+-- upgrade_09
 CREATE UNIQUE INDEX leasequeue_job_unique ON "app".leasequeue_job (unique_key) WHERE unique_key IS NOT NULL;
 
--- upgrade_12
+-- upgrade_10
 CREATE TABLE "app".leasequeue_finished (
     id bigint NOT NULL,
     queue text NOT NULL,
@@ -101,13 +95,13 @@ CREATE TABLE "app".leasequeue_finished (
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50000, autovacuum_vacuum_insert_scale_factor = 0.2,
     autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 200000);
 
--- upgrade_13
+-- upgrade_11
 CREATE INDEX leasequeue_finished_age ON "app".leasequeue_finished (finished_at);
 
--- upgrade_14
+-- upgrade_12
 CREATE INDEX leasequeue_finished_unhappy ON "app".leasequeue_finished (outcome, finished_at) WHERE outcome <> 'succeeded';
 
--- upgrade_15
+-- upgrade_13
 CREATE TABLE "app".leasequeue_failure (
     job_id bigint NOT NULL,
     attempt integer NOT NULL,
@@ -123,16 +117,16 @@ CREATE TABLE "app".leasequeue_failure (
     retry_at timestamptz
 );
 
--- upgrade_16
+-- upgrade_14
 ALTER TABLE "app".leasequeue_failure REPLICA IDENTITY FULL;
 
--- upgrade_17
+-- upgrade_15
 CREATE INDEX leasequeue_failure_job ON "app".leasequeue_failure (job_id);
 
--- upgrade_18
+-- upgrade_16
 CREATE INDEX leasequeue_failure_age ON "app".leasequeue_failure (failed_at);
 
--- upgrade_19
+-- upgrade_17
 CREATE TABLE "app".leasequeue_lease (
     name text NOT NULL,
     slot smallint NOT NULL DEFAULT 0,
@@ -149,7 +143,7 @@ CREATE TABLE "app".leasequeue_lease (
     CONSTRAINT leasequeue_lease_slots_check CHECK (slot >= 0 AND slots >= 1)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 500, autovacuum_vacuum_cost_delay = 0);
 
--- upgrade_20
+-- upgrade_18
 CREATE TABLE "app".leasequeue_lease_event (
     id bigint GENERATED ALWAYS AS IDENTITY,
     name text NOT NULL,
@@ -168,16 +162,16 @@ CREATE TABLE "app".leasequeue_lease_event (
         AND octet_length(owner) BETWEEN 1 AND 512 AND octet_length(reason) BETWEEN 1 AND 512))
 );
 
--- upgrade_21
+-- upgrade_19
 CREATE INDEX leasequeue_lease_event_name ON "app".leasequeue_lease_event (name, id);
 
--- upgrade_22
+-- upgrade_20
 CREATE UNIQUE INDEX leasequeue_lease_event_refused ON "app".leasequeue_lease_event (name, owner, reason, date_trunc('minute', at AT TIME ZONE 'UTC')) WHERE event = 'refused';
 
--- upgrade_23
+-- upgrade_21
 CREATE INDEX leasequeue_lease_event_age ON "app".leasequeue_lease_event (at);
 
--- upgrade_24
+-- upgrade_22
 CREATE TABLE "app".leasequeue_schedule (
     name text NOT NULL,
     task text NOT NULL,
@@ -215,7 +209,7 @@ CREATE TABLE "app".leasequeue_schedule (
     CONSTRAINT leasequeue_schedule_meta_check CHECK (jsonb_typeof(meta) = 'object')
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 500, autovacuum_vacuum_cost_delay = 0);
 
--- upgrade_25
+-- upgrade_23
 CREATE TABLE "app".leasequeue_tick (
     schedule text NOT NULL,
     due_at timestamptz NOT NULL,
@@ -229,10 +223,10 @@ CREATE TABLE "app".leasequeue_tick (
         CHECK (outcome IN ('fired', 'caught_up', 'coalesced', 'missed', 'overlapped', 'paused', 'redefined'))
 );
 
--- upgrade_26
+-- upgrade_24
 CREATE INDEX leasequeue_tick_age ON "app".leasequeue_tick (decided_at);
 
--- upgrade_27
+-- upgrade_25
 CREATE TABLE "app".leasequeue_worker (
     id uuid NOT NULL,
     host text NOT NULL,
@@ -249,7 +243,7 @@ CREATE TABLE "app".leasequeue_worker (
     CONSTRAINT leasequeue_worker_pkey PRIMARY KEY (id)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 500, autovacuum_vacuum_cost_delay = 0);
 
--- upgrade_28
+-- upgrade_26
 CREATE TABLE "app".leasequeue_queue (
     name text NOT NULL,
     paused_at timestamptz,
@@ -259,19 +253,19 @@ CREATE TABLE "app".leasequeue_queue (
     CONSTRAINT leasequeue_queue_name_check CHECK (octet_length(name) BETWEEN 1 AND 512)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 500, autovacuum_vacuum_cost_delay = 0);
 
--- upgrade_29
+-- upgrade_27
 CREATE TABLE "app".leasequeue_lane (
     queue text NOT NULL,
     priority smallint NOT NULL
 );
 
--- upgrade_30
+-- upgrade_28
 ALTER TABLE "app".leasequeue_lane REPLICA IDENTITY FULL;
 
--- upgrade_31
+-- upgrade_29
 CREATE INDEX leasequeue_lane_queue ON "app".leasequeue_lane (queue, priority);
 
--- upgrade_32
+-- upgrade_30
 CREATE TABLE "app".leasequeue_stat (
     worker uuid NOT NULL,
     minute timestamptz NOT NULL,
@@ -279,10 +273,10 @@ CREATE TABLE "app".leasequeue_stat (
     CONSTRAINT leasequeue_stat_pkey PRIMARY KEY (worker, minute)
 );
 
--- upgrade_33
+-- upgrade_31
 CREATE INDEX leasequeue_stat_age ON "app".leasequeue_stat (minute);
 
--- upgrade_34
+-- upgrade_32
 CREATE TABLE "app".leasequeue_app (
     name text NOT NULL,
     version bigint NOT NULL DEFAULT 1,
@@ -293,7 +287,7 @@ CREATE TABLE "app".leasequeue_app (
     CONSTRAINT leasequeue_app_name_check CHECK (octet_length(name) BETWEEN 1 AND 512)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 500, autovacuum_vacuum_cost_delay = 0);
 
--- upgrade_35
+-- upgrade_33
 CREATE TABLE "app".leasequeue_limit (
     name text NOT NULL,
     declared boolean NOT NULL,
@@ -310,7 +304,7 @@ CREATE TABLE "app".leasequeue_limit (
         max_running >= 0 AND rate_max > 0 AND rate_seconds > 0 AND (rate_max IS NULL) = (rate_seconds IS NULL))
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 500, autovacuum_vacuum_cost_delay = 0);
 
--- upgrade_36
+-- upgrade_34
 CREATE TABLE "app".leasequeue_wake (
     id bigint GENERATED ALWAYS AS IDENTITY,
     queue text NOT NULL,
@@ -322,22 +316,22 @@ CREATE TABLE "app".leasequeue_wake (
     CONSTRAINT leasequeue_wake_pkey PRIMARY KEY (id)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000, autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000);
 
--- upgrade_37
+-- upgrade_35
 CREATE INDEX leasequeue_wake_due ON "app".leasequeue_wake (queue, due_at, id);
 
--- upgrade_38
+-- upgrade_36
 CREATE INDEX leasequeue_wake_parked ON "app".leasequeue_wake (parked, id) WHERE parked IS NOT NULL;
 
--- upgrade_39
+-- upgrade_37
 CREATE TABLE "app".leasequeue_bucket (
     id integer NOT NULL,
     CONSTRAINT leasequeue_bucket_pkey PRIMARY KEY (id)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000);
 
--- upgrade_40
+-- upgrade_38
 INSERT INTO "app".leasequeue_bucket (id) SELECT generate_series(0, 16383);
 
--- upgrade_41
+-- upgrade_39
 CREATE TABLE "app".leasequeue_admission (
     id bigint GENERATED ALWAYS AS IDENTITY,
     name text NOT NULL,
@@ -347,13 +341,13 @@ CREATE TABLE "app".leasequeue_admission (
     CONSTRAINT leasequeue_admission_pkey PRIMARY KEY (id)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000, autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000);
 
--- upgrade_42
+-- upgrade_40
 CREATE INDEX leasequeue_admission_name ON "app".leasequeue_admission (name, at);
 
--- upgrade_43
+-- upgrade_41
 CREATE INDEX leasequeue_admission_age ON "app".leasequeue_admission (until);
 
--- upgrade_44
+-- upgrade_42
 CREATE TABLE "app".leasequeue_hold (
     unique_key text NOT NULL,
     job_id bigint NOT NULL,
@@ -362,10 +356,10 @@ CREATE TABLE "app".leasequeue_hold (
     CONSTRAINT leasequeue_hold_unique_key_check CHECK (octet_length(unique_key) BETWEEN 1 AND 512)
 );
 
--- upgrade_45
+-- upgrade_43
 CREATE INDEX leasequeue_hold_age ON "app".leasequeue_hold (expires_at);
 
--- upgrade_46
+-- upgrade_44
 CREATE TABLE "app".leasequeue_workflow (
     id bigint GENERATED ALWAYS AS IDENTITY,
     name text,
@@ -374,10 +368,10 @@ CREATE TABLE "app".leasequeue_workflow (
     CONSTRAINT leasequeue_workflow_pkey PRIMARY KEY (id)
 );
 
--- upgrade_47
+-- upgrade_45
 CREATE INDEX leasequeue_workflow_age ON "app".leasequeue_workflow (created_at);
 
--- upgrade_48
+-- upgrade_46
 CREATE TABLE "app".leasequeue_step (
     workflow bigint NOT NULL,
     name text NOT NULL,
@@ -386,10 +380,10 @@ CREATE TABLE "app".leasequeue_step (
     CONSTRAINT leasequeue_step_name_check CHECK (octet_length(name) BETWEEN 1 AND 512)
 );
 
--- upgrade_49
+-- upgrade_47
 CREATE INDEX leasequeue_step_job ON "app".leasequeue_step (job_id);
 
--- upgrade_50
+-- upgrade_48
 CREATE TABLE "app".leasequeue_edge (
     parent_id bigint NOT NULL,
     child_id bigint NOT NULL,
@@ -398,10 +392,10 @@ CREATE TABLE "app".leasequeue_edge (
     CONSTRAINT leasequeue_edge_on_failure_check CHECK (on_failure IN ('x', 'c', 'f'))
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000, autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000);
 
--- upgrade_51
+-- upgrade_49
 CREATE INDEX leasequeue_edge_child ON "app".leasequeue_edge (child_id);
 
--- upgrade_52
+-- upgrade_50
 COMMENT ON TABLE "app".leasequeue_job IS 'leasequeue schema version 1';
 
 -- downgrade_00
