@@ -175,7 +175,12 @@ def machine(world: World) -> type[RuleBasedStateMachine]:
     return Leases
 
 
-_FOUND_SOON = {"fence without the row's lock": 2, "row deleted on release, terms start again": 3}
+_FOUND_SOON = {
+    "fence without the row's lock": 2,
+    "row deleted on release, terms start again": 3,
+    "identity is the host's name": 6,
+    "trust counted from the reply": 8,
+}
 """Seeds from which the machine comes upon these faults within seconds; from elsewhere it takes up to a minute."""
 
 

@@ -264,7 +264,8 @@ def _begin(ready: Any, target: Callable[..., None], *args: Any) -> None:
 
 @contextlib.contextmanager
 def _processes(targets: list[tuple[Any, tuple[Any, ...]]], seconds: float) -> Iterator[list[Tally]]:
-    context = mp.get_context("spawn")
+    context = mp.get_context("forkserver")
+    context.set_forkserver_preload([__name__])  # six processes that import everything take as long as the run
     stop, out = context.Event(), context.Queue()
     ready = context.Barrier(len(targets) + 1)
     started = [

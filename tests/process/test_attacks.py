@@ -67,6 +67,7 @@ def test_a_swallowed_refusal_commits_nothing(database: Database, worker: Start, 
     assert database.scalar(FINISHED) == 1
 
 
+@pytest.mark.direct_only  # it is about what is written, not about how that travels
 def test_one_bad_row_costs_the_others_nothing(database: Database, worker: Start) -> None:
     """A batch of 51 with four rows that no driver or parser likes: the other 47 succeed at the first attempt."""
     with pytest.raises(Exception, match="available_at_check"):
@@ -146,6 +147,7 @@ def test_other_default_isolation_levels(database: Database, worker: Start, level
     assert all(each.stop() == 0 for each in started)
 
 
+@pytest.mark.direct_only  # it is about what is written, not about how that travels
 def test_a_rolled_back_completion_is_a_failed_attempt(database: Database, worker: Start) -> None:
     """The handler returns, its transaction did not commit: the server ended it when the lease had run out."""
     database.execute(CREATE)
@@ -157,6 +159,7 @@ def test_a_rolled_back_completion_is_a_failed_attempt(database: Database, worker
     assert database.scalar(FINISHED) == 0
 
 
+@pytest.mark.direct_only  # it is about what is written, not about how that travels
 def test_unknown_tasks_and_arguments_go_back_unspent(database: Database, worker: Start) -> None:
     unknown = enqueue(database, "of_another_release")
     unknown += enqueue(database, "noop", '{"new_argument": 1}')
@@ -175,6 +178,7 @@ def test_unknown_tasks_and_arguments_go_back_unspent(database: Database, worker:
     assert database.scalar(LIVE) == 2
 
 
+@pytest.mark.direct_only  # it is about what is written, not about how that travels
 def test_failures_are_kept_and_end(database: Database, worker: Start) -> None:
     # The second one only when all is started: its next attempt comes a second later, and must not be over by then.
     (id,) = enqueue(database, "fail", '{"message": "no such house"}')
@@ -198,6 +202,7 @@ def test_failures_are_kept_and_end(database: Database, worker: Start) -> None:
     assert started.stop() == 0
 
 
+@pytest.mark.direct_only  # it is about what is written, not about how that travels
 def test_a_cancelled_job_does_not_run_again(database: Database, worker: Start) -> None:
     """Asked to stop while it was held, then given back by a failure or a sweep: the next claim ends it."""
     (id,) = enqueue(database, "nap", '{"seconds": 60}')
@@ -220,6 +225,7 @@ def test_a_cancel_reaches_a_running_job(database: Database, worker: Start) -> No
     assert started.stop() == 0
 
 
+@pytest.mark.direct_only  # it is about what is written, not about how that travels
 def test_a_result_with_a_character_that_cannot_be_stored_succeeds(database: Database, worker: Start) -> None:
     """The work is done; a lone surrogate in what it returned must not have it done again."""
     (id,) = enqueue(database, "give_surrogate")

@@ -110,6 +110,7 @@ def test_the_late_completion_of_a_stopped_process_is_refused_and_said(database: 
     other.stop()
 
 
+@pytest.mark.direct_only  # what is between the process and the server has no part in it
 def test_a_blocked_event_loop_loses_no_lease(database: Database, worker: Start) -> None:
     started = worker(database, ttl_seconds=1.0, processes=1).started()
     watcher = worker(database, ttl_seconds=1.0).started()
@@ -119,6 +120,7 @@ def test_a_blocked_event_loop_loses_no_lease(database: Database, worker: Start) 
     assert "is lost" not in started.log + watcher.log
 
 
+@pytest.mark.direct_only  # what is between the process and the server has no part in it
 def test_a_handler_that_holds_the_interpreter_loses_no_lease(database: Database, worker: Start) -> None:
     started = worker(database, ttl_seconds=1.5).started()
     watcher = worker(database, ttl_seconds=1.5).started()
@@ -128,6 +130,7 @@ def test_a_handler_that_holds_the_interpreter_loses_no_lease(database: Database,
     assert "its leases are renewed for it: hold_gil" in started.log + watcher.log
 
 
+@pytest.mark.direct_only  # what is between the process and the server has no part in it
 def test_a_killer_takes_nobody_with_it(database: Database, worker: Start) -> None:
     enqueue(database, "nap", '{"seconds": 0.001}', 500)
     (killer,) = enqueue(database, "die")

@@ -79,6 +79,7 @@ def test_each_is_fired_in_time(database: Database, worker: Start) -> None:
 
 
 @pytest.mark.skipif(not FAKETIME, reason="needs libfaketime (Debian's faketime; .ci/run installs it as root)")
+@pytest.mark.direct_only  # clocks and processes, not connections
 def test_the_clocks_of_the_workers_do_not_matter(database: Database, worker: Start) -> None:
     for shift in ("+0", "+90", "-90"):
         env = {"LD_PRELOAD": FAKETIME[0], "FAKETIME": f"{shift}s", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
@@ -94,6 +95,7 @@ def test_the_clocks_of_the_workers_do_not_matter(database: Database, worker: Sta
     assert late < dt.timedelta(seconds=2)
 
 
+@pytest.mark.direct_only  # clocks and processes, not connections
 def test_a_stopped_supervisor_hides_nothing(database: Database, worker: Start) -> None:
     """SIGSTOP wherever it happens to be, many times, one of the two always free."""
     both = [begin(worker, database), begin(worker, database)]
