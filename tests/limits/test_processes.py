@@ -31,7 +31,9 @@ def _most_at_once(database: Database, key: str) -> int:
 
 
 def _ran(database: Database, key: str | None = None) -> int:
-    return int(database.scalar("SELECT count(DISTINCT job) FROM ran WHERE %s::text IS NULL OR key = %s", (key, key)))
+    """How many jobs ran; without those of the schedule, which go on all the time, unless they are asked for."""
+    counted = "SELECT count(DISTINCT job) FROM ran WHERE CASE WHEN %s::text IS NULL THEN key <> 'ticking' ELSE key = %s END"
+    return int(database.scalar(counted, (key, key)))
 
 
 @pytest.fixture
