@@ -86,8 +86,8 @@ FROM unnest(%(above)s::text[]) AS above (name) JOIN b ON b.id = hashtext(above.n
 
 _GIVEN = """given AS MATERIALIZED (
     SELECT * FROM unnest(%(keys)s::text[], %(running)s::int[], %(priorities)s::smallint[], %(floors)s::float8[],
-        %(floor_ids)s::bigint[], %(terms)s::bigint[], %(others)s::int[], %(rates)s::int[], %(seconds)s::float8[])
-        AS given (key, running, priority, floor_at, floor_id, term, others, rate, seconds)
+        %(floor_ids)s::bigint[], %(terms)s::bigint[], %(others)s::int[], %(rates)s::int[], %(seconds)s::float8[],
+        %(quotas)s::int[]) AS given (key, running, priority, floor_at, floor_id, term, others, rate, seconds, quota)
 )"""
 
 # What runs under the key, over all queues, and what waits to be run alone, which is next; the smallest term of it; how much of
@@ -119,8 +119,8 @@ _CANDIDATES = f"""cand AS MATERIALIZED (
         SELECT job.id, job.task, lane.priority, job.available_at, job.limit_max, job.rate_max, job.rate_seconds
         FROM lane CROSS JOIN LATERAL (
             SELECT id, task, available_at, limit_max, rate_max, rate_seconds FROM {{s}}.leasequeue_job WHERE {_WAITING}
-            ORDER BY available_at, id LIMIT greatest(0, least(k.mine, %(quota)s)) FOR UPDATE SKIP LOCKED
-        ) AS job LIMIT greatest(0, least(k.mine, %(quota)s))
+            ORDER BY available_at, id LIMIT greatest(0, least(k.mine, k.quota)) FOR UPDATE SKIP LOCKED
+        ) AS job LIMIT greatest(0, least(k.mine, k.quota))
     ) AS one
 )"""
 
@@ -140,15 +140,15 @@ _MORE_WAIT = """EXISTS (SELECT FROM {s}.leasequeue_job
 _SOON = f"""soon AS (
     INSERT INTO {{s}}.leasequeue_wake (queue, key, due_at, parked, whole)
     SELECT %(queue)s, t.key,
-        CASE WHEN t.taken < least(t.fits, t.found) OR (t.taken = %(quota)s AND t.fits > t.taken) THEN clock_timestamp()
+        CASE WHEN t.taken < least(t.fits, t.found) OR (t.taken = t.quota AND t.fits > t.taken) THEN clock_timestamp()
             WHEN t.fits > t.taken AND t.floor_at > '-infinity' THEN clock_timestamp() + interval '1 s'
             WHEN t.fits > t.taken THEN clock_timestamp() + interval '100 ms'
             WHEN t.used = 0 AND t.fits <= 0 AND t.others = 0 THEN clock_timestamp() + interval '30 s'
             ELSE clock_timestamp() + interval '5 s' END,
         CASE WHEN t.fits <= t.taken THEN t.key END,
-        t.found < %(quota)s AND t.fits > t.taken AND t.floor_at > '-infinity'
+        t.found < t.quota AND t.fits > t.taken AND t.floor_at > '-infinity'
     FROM taken AS t
-    WHERE t.taken < least(t.fits, t.found) OR (t.taken = %(quota)s AND t.fits > t.taken)
+    WHERE t.taken < least(t.fits, t.found) OR (t.taken = t.quota AND t.fits > t.taken)
         OR (t.fits > t.taken AND t.floor_at > '-infinity')
         OR ((t.fits > t.taken OR t.elsewhere > 0 OR t.others > 0 OR (t.used = 0 AND t.fits <= 0)) AND {_MORE_WAIT})
 )"""
@@ -205,7 +205,7 @@ _ABOVE = f"""above AS MATERIALIZED (
 _KEYS = f"""k AS MATERIALIZED (
     SELECT counted.*, CASE WHEN others > 0 THEN greatest(0, free - others) ELSE free END AS mine
     FROM (
-        SELECT given.key, given.priority, given.floor_at, given.floor_id, given.term, given.others,
+        SELECT given.key, given.priority, given.floor_at, given.floor_id, given.term, given.others, given.quota,
             bounds.running, bounds.rate, bounds.seconds, used.*, spent.spent, spent.first_start,
             {_LEFT.format(running="bounds.running", used="used.used", rate="bounds.rate", spent="spent.spent")} AS free
         FROM given LEFT JOIN LATERAL (

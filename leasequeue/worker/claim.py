@@ -333,7 +333,9 @@ class Claimer(Loop):
         Handlers keep the interpreter to themselves for some milliseconds at a time. Handed their jobs before the next
         statement is sent, they would run all of them, and then wait for the database as it waited for them.
         """
-        return self.link.run(sql, params, meanwhile=self._hand_out if self._staged else None)
+        rows = self.link.run(sql, params, meanwhile=self._hand_out if self._staged else None)
+        self._hand_out()  # before anything else is staged
+        return rows
 
     def _hand_out(self) -> None:
         """Give the jobs of the last claim to their slots."""

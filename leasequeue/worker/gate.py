@@ -52,13 +52,14 @@ class Key:
     """A key of a queue, as often as this process has scanned it; a hot one has floors.
 
     ``lane`` is where its rows begin, those of the one priority that was taken last; ``term`` where the count of what runs
-    begins.
+    begins; ``limit`` what its rows brought along last: more of them than that are not worth being locked.
     """
 
     scans: int
     seen: float
     lane: Lane | None = None
     term: int = 0
+    limit: int | None = None
 
 
 class Gate:
@@ -145,6 +146,7 @@ class Gate:
         above = self._rules.above(queue)
         seen: list[tuple[Any, ...]] = []
         starts: dict[str, tuple[float, int]] = {}
+        quotas: list[int] = []
 
         def steps(execute: Execute) -> list[tuple[Any, ...]]:
             taken = execute(
@@ -159,7 +161,10 @@ class Gate:
             held = {row[0] for row in taken if row[1] is None}
             notes = [self._note(queue, row[0], now, bool(row[1])) for row in seen]
             starts.update((row[0], one.lane.start(now)) for row, one in zip(seen, notes, strict=True) if one.lane)
-            return self._admit(execute, queue, k, holder, seen, notes, starts, above, held, k if free is None else free)
+            quotas[:] = self._quotas(k, seen, notes)
+            return self._admit(
+                execute, queue, k, holder, seen, notes, quotas, starts, above, held, k if free is None else free
+            )
 
         rows = link.transact(steps)
         lane.scanned(now, start)
@@ -174,7 +179,7 @@ class Gate:
         if count < scan and len(rows) < k:
             self._due.discard(queue)
         self._used.add(queue)
-        self._learn(queue, seen, rows, starts, now, quota=_quota(k, seen))
+        self._learn(queue, seen, rows, starts, now, quotas=quotas)
         return rows
 
     def _admit(
@@ -185,6 +190,7 @@ class Gate:
         holder: uuid.UUID,
         seen: list[tuple[Any, ...]],
         notes: list[Key],
+        quotas: list[int],
         starts: dict[str, tuple[float, int]],
         above: list[str],
         held: set[str],
@@ -193,7 +199,7 @@ class Gate:
         limits = [self._rules.of(row[0]) for row in seen]
         floors = [starts.get(row[0], BEGINNING) for row in seen]
         params: dict[str, Any] = {
-            "queue": queue, "me": holder, "ttl": self._ttl_seconds, "k": k, "quota": _quota(k, seen),
+            "queue": queue, "me": holder, "ttl": self._ttl_seconds, "k": k, "quotas": quotas,
             "keys": [row[0] for row in seen], "running": [limit.running for limit in limits],
             "priorities": [one.lane.priority if one.lane else 0 for one in notes],
             "floors": [floor[0] for floor in floors], "floor_ids": [floor[1] for floor in floors],
@@ -213,6 +219,17 @@ class Gate:
         # leaves the wakes of these keys.
         more = min(k - len(rows), max(1, free))
         return rows + execute(self._sql.admit_under, self._under(params, places, more, above, held))
+
+    def _quotas(self, k: int, seen: list[tuple[Any, ...]], notes: list[Key]) -> list[int]:
+        """How many each key gives: all keys of one look have the same share, however many wait under each.
+
+        No more than its limit, where that comes with its rows: the statement sees it only in rows that it has locked.
+        """
+        share = max(1, -(-k // len(seen)))
+        return [
+            share if one.limit is None or self._rules.of(row[0]).running is not None else max(1, min(share, one.limit))
+            for row, one in zip(seen, notes, strict=True)
+        ]
 
     def _under(
         self, params: dict[str, Any], places: list[int], k: int, above: list[str], held: set[str]
@@ -292,16 +309,20 @@ class Gate:
         rows: list[tuple[Any, ...]],
         starts: dict[str, tuple[float, int]],
         now: float,
-        quota: int,
+        quotas: list[int],
     ) -> None:
         """Move the floors of hot keys to the first row that was taken now."""
         by_key: dict[str, list[tuple[Any, ...]]] = {}
         for row in rows:
             self._term = max(self._term, row[1])
             by_key.setdefault(row[14], []).append(row)
-        for key in {row[0] for row in seen}:
+        for (key, *_), quota in zip(seen, quotas, strict=True):
             one, taken = self._keys.get((queue, key)), by_key.get(key)
-            if one is None or one.scans < HOT_AFTER:
+            if one is None:
+                continue
+            if taken:
+                one.limit = taken[0][15]
+            if one.scans < HOT_AFTER:
                 continue
             lane, start = one.lane, starts.get(key)
             if lane is not None and start is not None:
@@ -321,11 +342,6 @@ class Gate:
                 one.lane = Lane(queue, min(priorities), Ladder(now))
             elif start is not None:
                 lane.took(start, (head[7], head[0]), (last[7], last[0]), len(taken) >= quota)
-
-
-def _quota(k: int, seen: list[tuple[Any, ...]]) -> int:
-    """How many each key gives: all keys of one look have the same share, however many wait under each."""
-    return max(1, -(-k // len(seen)))
 
 
 def claim_suspect(link: Link, sql: GateStatements, params: dict[str, Any]) -> tuple[list[tuple[Any, ...]], bool]:

@@ -41,8 +41,8 @@ FROM unnest(%(above)s::text[]) AS above (name) JOIN b ON b.id = hashtext(above.n
 -- admit
 WITH given AS MATERIALIZED (
     SELECT * FROM unnest(%(keys)s::text[], %(running)s::int[], %(priorities)s::smallint[], %(floors)s::float8[],
-        %(floor_ids)s::bigint[], %(terms)s::bigint[], %(others)s::int[], %(rates)s::int[], %(seconds)s::float8[])
-        AS given (key, running, priority, floor_at, floor_id, term, others, rate, seconds)
+        %(floor_ids)s::bigint[], %(terms)s::bigint[], %(others)s::int[], %(rates)s::int[], %(seconds)s::float8[],
+        %(quotas)s::int[]) AS given (key, running, priority, floor_at, floor_id, term, others, rate, seconds, quota)
 ), lane AS MATERIALIZED (
     SELECT priority FROM "app".leasequeue_lane WHERE queue = %(queue)s AND priority <> 0 UNION SELECT 0::smallint
     ORDER BY priority DESC
@@ -64,8 +64,8 @@ WITH given AS MATERIALIZED (
           AND available_at <= now() AND (available_at, id) >= (
             CASE WHEN lane.priority = k.priority THEN to_timestamp(k.floor_at) ELSE '-infinity' END,
             CASE WHEN lane.priority = k.priority THEN k.floor_id ELSE 0 END)
-            ORDER BY available_at, id LIMIT greatest(0, least(k.mine, %(quota)s)) FOR UPDATE SKIP LOCKED
-        ) AS job LIMIT greatest(0, least(k.mine, %(quota)s))
+            ORDER BY available_at, id LIMIT greatest(0, least(k.mine, k.quota)) FOR UPDATE SKIP LOCKED
+        ) AS job LIMIT greatest(0, least(k.mine, k.quota))
     ) AS one
 ), pick AS MATERIALIZED (
     SELECT cand.id, cand.key FROM cand JOIN k ON k.key = cand.key
@@ -83,15 +83,15 @@ WITH given AS MATERIALIZED (
 ), soon AS (
     INSERT INTO "app".leasequeue_wake (queue, key, due_at, parked, whole)
     SELECT %(queue)s, t.key,
-        CASE WHEN t.taken < least(t.fits, t.found) OR (t.taken = %(quota)s AND t.fits > t.taken) THEN clock_timestamp()
+        CASE WHEN t.taken < least(t.fits, t.found) OR (t.taken = t.quota AND t.fits > t.taken) THEN clock_timestamp()
             WHEN t.fits > t.taken AND t.floor_at > '-infinity' THEN clock_timestamp() + interval '1 s'
             WHEN t.fits > t.taken THEN clock_timestamp() + interval '100 ms'
             WHEN t.used = 0 AND t.fits <= 0 AND t.others = 0 THEN clock_timestamp() + interval '30 s'
             ELSE clock_timestamp() + interval '5 s' END,
         CASE WHEN t.fits <= t.taken THEN t.key END,
-        t.found < %(quota)s AND t.fits > t.taken AND t.floor_at > '-infinity'
+        t.found < t.quota AND t.fits > t.taken AND t.floor_at > '-infinity'
     FROM (SELECT * FROM taken WHERE key NOT IN (SELECT key FROM rated)) AS t
-    WHERE t.taken < least(t.fits, t.found) OR (t.taken = %(quota)s AND t.fits > t.taken)
+    WHERE t.taken < least(t.fits, t.found) OR (t.taken = t.quota AND t.fits > t.taken)
         OR (t.fits > t.taken AND t.floor_at > '-infinity')
         OR ((t.fits > t.taken OR t.elsewhere > 0 OR t.others > 0 OR (t.used = 0 AND t.fits <= 0)) AND EXISTS (SELECT FROM "app".leasequeue_job
             WHERE limit_key = t.key AND queue = %(queue)s AND state = 'g' AND available_at <= now() OFFSET t.taken))
@@ -107,8 +107,8 @@ FROM rated;
 -- admit_under
 WITH given AS MATERIALIZED (
     SELECT * FROM unnest(%(keys)s::text[], %(running)s::int[], %(priorities)s::smallint[], %(floors)s::float8[],
-        %(floor_ids)s::bigint[], %(terms)s::bigint[], %(others)s::int[], %(rates)s::int[], %(seconds)s::float8[])
-        AS given (key, running, priority, floor_at, floor_id, term, others, rate, seconds)
+        %(floor_ids)s::bigint[], %(terms)s::bigint[], %(others)s::int[], %(rates)s::int[], %(seconds)s::float8[],
+        %(quotas)s::int[]) AS given (key, running, priority, floor_at, floor_id, term, others, rate, seconds, quota)
 ), lane AS MATERIALIZED (
     SELECT priority FROM "app".leasequeue_lane WHERE queue = %(queue)s AND priority <> 0 UNION SELECT 0::smallint
     ORDER BY priority DESC
@@ -127,7 +127,7 @@ WITH given AS MATERIALIZED (
 ), k AS MATERIALIZED (
     SELECT counted.*, CASE WHEN others > 0 THEN greatest(0, free - others) ELSE free END AS mine
     FROM (
-        SELECT given.key, given.priority, given.floor_at, given.floor_id, given.term, given.others,
+        SELECT given.key, given.priority, given.floor_at, given.floor_id, given.term, given.others, given.quota,
             bounds.running, bounds.rate, bounds.seconds, used.*, spent.spent, spent.first_start,
             greatest(0, least(coalesce(bounds.running, 2147483647) - used.used, coalesce(bounds.rate - spent.spent, 2147483647))) AS free
         FROM given LEFT JOIN LATERAL (
@@ -158,8 +158,8 @@ WITH given AS MATERIALIZED (
           AND available_at <= now() AND (available_at, id) >= (
             CASE WHEN lane.priority = k.priority THEN to_timestamp(k.floor_at) ELSE '-infinity' END,
             CASE WHEN lane.priority = k.priority THEN k.floor_id ELSE 0 END)
-            ORDER BY available_at, id LIMIT greatest(0, least(k.mine, %(quota)s)) FOR UPDATE SKIP LOCKED
-        ) AS job LIMIT greatest(0, least(k.mine, %(quota)s))
+            ORDER BY available_at, id LIMIT greatest(0, least(k.mine, k.quota)) FOR UPDATE SKIP LOCKED
+        ) AS job LIMIT greatest(0, least(k.mine, k.quota))
     ) AS one
 ), fits AS (
     SELECT cand.*, task.name AS task_name, task.free AS task_free,
@@ -182,15 +182,15 @@ WITH given AS MATERIALIZED (
 ), soon AS (
     INSERT INTO "app".leasequeue_wake (queue, key, due_at, parked, whole)
     SELECT %(queue)s, t.key,
-        CASE WHEN t.taken < least(t.fits, t.found) OR (t.taken = %(quota)s AND t.fits > t.taken) THEN clock_timestamp()
+        CASE WHEN t.taken < least(t.fits, t.found) OR (t.taken = t.quota AND t.fits > t.taken) THEN clock_timestamp()
             WHEN t.fits > t.taken AND t.floor_at > '-infinity' THEN clock_timestamp() + interval '1 s'
             WHEN t.fits > t.taken THEN clock_timestamp() + interval '100 ms'
             WHEN t.used = 0 AND t.fits <= 0 AND t.others = 0 THEN clock_timestamp() + interval '30 s'
             ELSE clock_timestamp() + interval '5 s' END,
         CASE WHEN t.fits <= t.taken THEN t.key END,
-        t.found < %(quota)s AND t.fits > t.taken AND t.floor_at > '-infinity'
+        t.found < t.quota AND t.fits > t.taken AND t.floor_at > '-infinity'
     FROM taken AS t
-    WHERE t.taken < least(t.fits, t.found) OR (t.taken = %(quota)s AND t.fits > t.taken)
+    WHERE t.taken < least(t.fits, t.found) OR (t.taken = t.quota AND t.fits > t.taken)
         OR (t.fits > t.taken AND t.floor_at > '-infinity')
         OR ((t.fits > t.taken OR t.elsewhere > 0 OR t.others > 0 OR (t.used = 0 AND t.fits <= 0)) AND EXISTS (SELECT FROM "app".leasequeue_job
             WHERE limit_key = t.key AND queue = %(queue)s AND state = 'g' AND available_at <= now() OFFSET t.taken))

@@ -47,6 +47,26 @@ def test_limit_one_is_serial_in_order_of_id(database: Database, hand: Hands) -> 
     assert seen == ids
 
 
+def test_no_more_rows_are_locked_than_may_run(database: Database, hand: Hands) -> None:
+    """Each locked row is written to; under a serial key with a thousand waiting, that was what a claim cost."""
+    put(database, "s", 50, limit=1)
+    one = hand()
+
+    def locked() -> int:
+        return int(database.scalar("SELECT count(*) FROM leasequeue_job WHERE state = 'g' AND xmax <> '0'::xid"))
+
+    one.complete(one.gated(20))
+    before = locked()
+    assert before == 19  # the limit comes with the rows, and was not known before
+    for _ in range(3):
+        one.complete(one.gated_until(1, k=20))
+    assert locked() == before - 3
+
+    rule(database, "s", running=4)
+    one.gate.read_rules(one.link)
+    assert len(one.gated_until(4, k=20)) == 4  # what an operator says is above what the rows bring
+
+
 def test_a_job_of_the_future_does_not_stall_the_ready_ones_of_its_key(database: Database, hand: Hands) -> None:
     later = put(database, "s", 1, limit=1, delay_seconds=0.6)
     now = put(database, "s", 2, limit=1)
