@@ -25,6 +25,9 @@ done for its key::
     the limit is 0, so that no end of a job will wake the key  in 30 s
     a hot key was read from its floor and gave less than fits   in 1 s, to read the whole key once
 
+Who takes a wake for the whole key reads the limits again before the second statement: those of ``db/limits.py``, which a
+change of a limit leaves, are of that kind.
+
 A key that is used in several queues is handed on between them: who finds another queue parked under it lets that one go first,
 by a wake that says so (``given``) and is not handed on again.
 

@@ -5,8 +5,9 @@ worker starts, as one set: the row of its application says which release wrote t
 start at once one reads again.
 
 A change **wakes** the keys that may run under it, in the same transaction: without that, jobs that were held by a limit of 0
-would wait for a completion that never comes. To wake a key for nothing costs one look at it. Each is woken twice, at once
-and three seconds later: a claimer keeps the limits in mind for a second, and may take the first wake under the old one.
+would wait for a completion that never comes. To wake a key for nothing costs one look at it. A claimer keeps the limits in
+mind for a second: these wakes are for the whole key (``whole``), and who takes such a one reads the limits again first. It was
+committed with the change, so what is read then knows of it, however long the transaction of the change took.
 
 Locks: the row of an application with SKIP LOCKED; the row of a limit: another transaction that has just written the same one
 is waited for. The texts are written for SQLAlchemy's ``text()``, and each parameter is cast, since asyncpg wants its type.
@@ -27,8 +28,6 @@ from leasequeue.limit import OF_QUEUE, OF_TASK, Limit
 
 PIECE = 2_000
 """Pairs of a queue and a key that one statement looks at."""
-_TWICE = "CROSS JOIN unnest(ARRAY[0, 3]) AS later (seconds)"
-_DUE = "clock_timestamp() + later.seconds * interval '1 second'"
 
 LOOK = 100
 """Jobs of a key that are looked at for their task; a key that has more is woken in any case."""
@@ -53,8 +52,8 @@ _WAKE_KEY = f"""WITH RECURSIVE found AS (
             ORDER BY queue LIMIT 1)
     FROM found WHERE found.queue IS NOT NULL
 )
-INSERT INTO {{s}}.leasequeue_wake (queue, key, due_at)
-SELECT queue, {_NAME}, {_DUE} FROM found {_TWICE} WHERE queue IS NOT NULL RETURNING queue"""
+INSERT INTO {{s}}.leasequeue_wake (queue, key, due_at, whole)
+SELECT queue, {_NAME}, clock_timestamp(), true FROM found WHERE queue IS NOT NULL RETURNING queue"""
 
 # Steps from one waiting key to the next different one, so that a key with 100,000 jobs costs one step. All keys are walked:
 # the order of the index is that of a locale, in which those of one first part need not stand together.
@@ -71,8 +70,8 @@ _WAKE_MANY = f"""WITH RECURSIVE pair AS (
 ), looked AS MATERIALIZED (
     SELECT limit_key, queue, place FROM pair
 ), w AS (
-    INSERT INTO {{s}}.leasequeue_wake (queue, key, due_at)
-    SELECT queue, limit_key, {_DUE} FROM looked {_TWICE}
+    INSERT INTO {{s}}.leasequeue_wake (queue, key, due_at, whole)
+    SELECT queue, limit_key, clock_timestamp(), true FROM looked
     WHERE limit_key = {_NAME} OR CASE CAST(:kind AS text)
         WHEN 'prefix' THEN starts_with(limit_key, {_NAME} || ':')
         WHEN 'queue' THEN queue = CAST(:word AS text)
@@ -82,7 +81,7 @@ _WAKE_MANY = f"""WITH RECURSIVE pair AS (
             LIMIT CAST(:look AS integer)) AS first) END
     RETURNING key
 )
-SELECT last.limit_key, last.queue, last.place, (SELECT CAST(count(*) / 2 AS integer) FROM w)
+SELECT last.limit_key, last.queue, last.place, (SELECT CAST(count(*) AS integer) FROM w)
 FROM looked AS last ORDER BY last.place DESC LIMIT 1"""
 
 _READ_APP = f"""SELECT version, release, CAST(extract(epoch FROM deployed_at) AS float8), CAST(releases AS text)

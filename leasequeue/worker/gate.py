@@ -158,6 +158,10 @@ class Gate:
             seen[:] = [row for row in taken if row[1] is not None]
             if not seen:
                 return []
+            if any(row[1] for row in seen):
+                # A changed limit leaves such wakes, and counts from their commit on: taken under the one that was in mind they
+                # would be gone for nothing.
+                self._rules = Rules(execute(self._sql.rules))
             held = {row[0] for row in taken if row[1] is None}
             notes = [self._note(queue, row[0], now, bool(row[1])) for row in seen]
             starts.update((row[0], one.lane.start(now)) for row, one in zip(seen, notes, strict=True) if one.lane)

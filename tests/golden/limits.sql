@@ -16,8 +16,8 @@ WITH RECURSIVE found AS (
             ORDER BY queue LIMIT 1)
     FROM found WHERE found.queue IS NOT NULL
 )
-INSERT INTO "app".leasequeue_wake (queue, key, due_at)
-SELECT queue, CAST(%(name)s AS text), clock_timestamp() + later.seconds * interval '1 second' FROM found CROSS JOIN unnest(ARRAY[0, 3]) AS later (seconds) WHERE queue IS NOT NULL RETURNING queue;
+INSERT INTO "app".leasequeue_wake (queue, key, due_at, whole)
+SELECT queue, CAST(%(name)s AS text), clock_timestamp(), true FROM found WHERE queue IS NOT NULL RETURNING queue;
 
 -- wake_many
 WITH RECURSIVE pair AS (
@@ -33,8 +33,8 @@ WITH RECURSIVE pair AS (
 ), looked AS MATERIALIZED (
     SELECT limit_key, queue, place FROM pair
 ), w AS (
-    INSERT INTO "app".leasequeue_wake (queue, key, due_at)
-    SELECT queue, limit_key, clock_timestamp() + later.seconds * interval '1 second' FROM looked CROSS JOIN unnest(ARRAY[0, 3]) AS later (seconds)
+    INSERT INTO "app".leasequeue_wake (queue, key, due_at, whole)
+    SELECT queue, limit_key, clock_timestamp(), true FROM looked
     WHERE limit_key = CAST(%(name)s AS text) OR CASE CAST(%(kind)s AS text)
         WHEN 'prefix' THEN starts_with(limit_key, CAST(%(name)s AS text) || ':')
         WHEN 'queue' THEN queue = CAST(%(word)s AS text)
@@ -44,7 +44,7 @@ WITH RECURSIVE pair AS (
             LIMIT CAST(%(look)s AS integer)) AS first) END
     RETURNING key
 )
-SELECT last.limit_key, last.queue, last.place, (SELECT CAST(count(*) / 2 AS integer) FROM w)
+SELECT last.limit_key, last.queue, last.place, (SELECT CAST(count(*) AS integer) FROM w)
 FROM looked AS last ORDER BY last.place DESC LIMIT 1;
 
 -- read_app

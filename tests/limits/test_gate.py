@@ -6,7 +6,11 @@ import datetime as dt
 import time
 
 import psycopg
+import pytest
 
+from leasequeue.db.program import run
+from leasequeue.limit import Limit
+from leasequeue.ops.limits import set_limit, unset_limit
 from leasequeue.worker.gate import claim_suspect
 from tests.limits.hand import Hands, put, rule
 from tests.support.databases import Database
@@ -192,12 +196,29 @@ def test_a_limit_of_zero_holds_all(database: Database, hand: Hands) -> None:
     one = hand()
 
     one.nothing_for(0.2)
-    # Nothing runs whose end would wake it, and whoever knows the old limit still may take the wake of a new one.
+    # Nothing runs whose end would wake it.
     assert database.execute("SELECT parked FROM leasequeue_wake") == [("user:7",)]
     rule(database, "user", 1)
     database.execute("INSERT INTO leasequeue_wake (queue, key) VALUES ('default', 'user:7')")
     one.gate.read_rules(one.link)
     assert len(one.gated_until(1)) == 1
+
+
+@pytest.mark.parametrize("name", ["user", "user:7", "task:t", "queue:default"])
+def test_who_takes_the_wake_of_a_changed_limit_knows_the_change(database: Database, hand: Hands, name: str) -> None:
+    (first, second) = put(database, "user:7", 2)
+    rule(database, name, 0)
+    one = hand()
+    one.nothing_for(0.2)
+    with psycopg.connect(database.direct_url, prepare_threshold=None) as conn:
+        run(conn, set_limit, database.schema, name, Limit(1), "ann")
+        one.nothing_for(0.2)  # the change may be as slow as it likes: it counts from its commit on
+    # What it has in mind is 0. Parked, the key would be looked at in 5 s or 30 s. The wake is older than what was taken last.
+    assert [job.id for job in one.gated_until(1, seconds=4)] == [first]
+    one.nothing_for(0.2)
+    with psycopg.connect(database.direct_url, prepare_threshold=None) as conn:
+        run(conn, unset_limit, database.schema, name)
+    assert [job.id for job in one.gated_until(1, seconds=4)] == [second]
 
 
 def test_a_limit_of_the_task_stands_above_the_keys(database: Database, hand: Hands) -> None:

@@ -37,12 +37,10 @@ def declare(desk: Desk, app: str, given: Sequence[tuple[str, Limit]], release: R
 
 
 def wakes(database: Database) -> list[tuple[str, str]]:
-    """Who was woken since the last look: each at once, and again three seconds later."""
-    due: dict[tuple[str, str], list[dt.datetime]] = {}
-    for queue, key, at in database.execute("DELETE FROM leasequeue_wake RETURNING queue, key, due_at"):
-        due.setdefault((queue, key), []).append(at)
-    assert all(len(times) == 2 and max(times) - min(times) > dt.timedelta(seconds=2) for times in due.values())
-    return sorted(due)
+    """Who was woken since the last look: each once, and so that its claimer reads the limits anew."""
+    found = database.execute("DELETE FROM leasequeue_wake RETURNING queue, key, whole")
+    assert all(whole for _, _, whole in found)
+    return sorted((queue, key) for queue, key, _ in found)
 
 
 def declared(database: Database) -> dict[str, int]:
