@@ -129,14 +129,15 @@ _CANDIDATES = f"""cand AS MATERIALIZED (
 
 _TAKEN = """taken AS MATERIALIZED (
     SELECT k.*, coalesce(c.found, 0) AS found, coalesce(p.taken, 0) AS taken,
-        least(k.mine, coalesce(k.running, c.limit_max, 2147483647) - k.used) AS fits
+        least(k.mine, coalesce(k.running, c.limit_max, 2147483647) - k.used) AS fits, 0 AS blocked
     FROM k LEFT JOIN (
         SELECT key, count(*)::int AS found, max(limit_max) AS limit_max FROM cand GROUP BY key
     ) AS c ON c.key = k.key
     LEFT JOIN (SELECT key, count(*)::int AS taken FROM pick GROUP BY key) AS p ON p.key = k.key
 )"""
 
-# Whether rows wait that this statement did not lease: locked by somebody, or beyond what fits.
+# Whether rows wait that this statement did not lease: locked by somebody, or beyond what fits. It is not asked where a limit
+# above the key has blocked some: the key is parked there, and to look before there is room would only park it once more.
 _MORE_WAIT = """EXISTS (SELECT FROM {s}.leasequeue_job
             WHERE limit_key = t.key AND queue = %(queue)s AND state = 'g' AND available_at <= now() OFFSET t.taken)"""
 
@@ -145,7 +146,7 @@ _SOON = f"""soon AS (
     SELECT %(queue)s, t.key,
         CASE WHEN t.taken < least(t.fits, t.found) OR (t.taken = t.quota AND t.fits > t.taken) THEN clock_timestamp()
             WHEN t.fits > t.taken AND t.floor_at > '-infinity' THEN clock_timestamp() + interval '1 s'
-            WHEN t.fits > t.taken THEN clock_timestamp() + interval '100 ms'
+            WHEN t.fits > t.taken AND t.blocked = 0 THEN clock_timestamp() + interval '100 ms'
             WHEN t.used = 0 AND t.fits <= 0 AND t.others = 0 THEN clock_timestamp() + interval '30 s'
             ELSE clock_timestamp() + interval '5 s' END,
         CASE WHEN t.fits <= t.taken THEN t.key END,
@@ -153,7 +154,8 @@ _SOON = f"""soon AS (
     FROM taken AS t
     WHERE t.taken < least(t.fits, t.found) OR (t.taken = t.quota AND t.fits > t.taken)
         OR (t.fits > t.taken AND t.floor_at > '-infinity')
-        OR ((t.fits > t.taken OR t.elsewhere > 0 OR t.others > 0 OR (t.used = 0 AND t.fits <= 0)) AND {_MORE_WAIT})
+        OR ((t.elsewhere > 0 OR t.others > 0 OR (t.fits > t.taken AND t.blocked = 0) OR (t.used = 0 AND t.fits <= 0))
+            AND {_MORE_WAIT})
 )"""
 
 _LEASE = f"""u AS (
@@ -238,7 +240,8 @@ _JUDGED = """fits AS (
 )"""
 
 _TAKEN_JUDGED = """taken AS MATERIALIZED (
-    SELECT k.*, coalesce(c.found, 0) AS found, coalesce(p.taken, 0) AS taken, k.mine - coalesce(c.blocked, 0) AS fits
+    SELECT k.*, coalesce(c.found, 0) AS found, coalesce(p.taken, 0) AS taken,
+        k.mine - coalesce(c.blocked, 0) AS fits, coalesce(c.blocked, 0) AS blocked
     FROM k LEFT JOIN (
         SELECT key, count(*) FILTER (WHERE blocked_by IS NULL)::int AS found,
             count(*) FILTER (WHERE blocked_by IS NOT NULL)::int AS blocked FROM judged GROUP BY key
@@ -251,7 +254,9 @@ _PARK = """park AS (
     INSERT INTO {s}.leasequeue_wake (queue, key, due_at, parked)
     SELECT DISTINCT ON (j.key) %(queue)s, j.key,
         CASE WHEN NOT a.held THEN clock_timestamp() + interval '20 ms'
-            WHEN a.rate <= a.spent THEN a.first_start + a.seconds * interval '1 second' + interval '1 ms'
+            WHEN a.rate <= a.spent + (SELECT count(*) FROM pick
+                    WHERE a.name IN ('task:' || pick.task, 'queue:' || %(queue)s))
+                THEN coalesce(a.first_start, clock_timestamp()) + a.seconds * interval '1 second' + interval '1 ms'
             ELSE clock_timestamp() + interval '5 s' END,
         CASE WHEN a.held THEN a.name END
     FROM judged AS j JOIN above AS a ON a.name = j.blocked_by ORDER BY j.key, j.turn

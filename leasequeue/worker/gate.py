@@ -139,6 +139,15 @@ class Gate:
             free: slots that are free now. No more than those (and always one) are claimed where a rate may count each claim:
                 what is fetched ahead and goes back unstarted would have used it for nothing. None: as many as ``k``.
         """
+        rows, looked = self._claim(link, queue, k, holder, now, free)
+        # The end of a job wakes its own key. Where nothing waits under that any more, one that is parked at the limit above was
+        # let go: without a second look its turn would come with the next poll.
+        return rows if rows or not looked else self._claim(link, queue, k, holder, now, free)[0]
+
+    def _claim(
+        self, link: Link, queue: str, k: int, holder: uuid.UUID, now: float, free: int | None
+    ) -> tuple[list[tuple[Any, ...]], bool]:
+        """One transaction; also whether it has looked at limits above the keys."""
         lane = self._lanes[queue]
         start = lane.start(now)
         most = k + k // 4 + 20
@@ -175,7 +184,7 @@ class Gate:
         if not seen:
             # Taken by others, or their buckets are: those have a wake again in a moment.
             self._due.discard(queue)
-            return []
+            return [], False
         count, first_at, first_id, last_at = seen[0][3:7]
         lane.took(start, (first_at, first_id), (last_at, 0), count >= scan)
         many_alike = count >= scan and len(seen) * 4 < count
@@ -184,7 +193,7 @@ class Gate:
             self._due.discard(queue)
         self._used.add(queue)
         self._learn(queue, seen, rows, starts, now, quotas=quotas)
-        return rows
+        return rows, bool(above)
 
     def _admit(
         self,

@@ -75,7 +75,7 @@ WITH given AS MATERIALIZED (
     SELECT DISTINCT key FROM cand WHERE rate_max IS NOT NULL
 ), taken AS MATERIALIZED (
     SELECT k.*, coalesce(c.found, 0) AS found, coalesce(p.taken, 0) AS taken,
-        least(k.mine, coalesce(k.running, c.limit_max, 2147483647) - k.used) AS fits
+        least(k.mine, coalesce(k.running, c.limit_max, 2147483647) - k.used) AS fits, 0 AS blocked
     FROM k LEFT JOIN (
         SELECT key, count(*)::int AS found, max(limit_max) AS limit_max FROM cand GROUP BY key
     ) AS c ON c.key = k.key
@@ -85,7 +85,7 @@ WITH given AS MATERIALIZED (
     SELECT %(queue)s, t.key,
         CASE WHEN t.taken < least(t.fits, t.found) OR (t.taken = t.quota AND t.fits > t.taken) THEN clock_timestamp()
             WHEN t.fits > t.taken AND t.floor_at > '-infinity' THEN clock_timestamp() + interval '1 s'
-            WHEN t.fits > t.taken THEN clock_timestamp() + interval '100 ms'
+            WHEN t.fits > t.taken AND t.blocked = 0 THEN clock_timestamp() + interval '100 ms'
             WHEN t.used = 0 AND t.fits <= 0 AND t.others = 0 THEN clock_timestamp() + interval '30 s'
             ELSE clock_timestamp() + interval '5 s' END,
         CASE WHEN t.fits <= t.taken THEN t.key END,
@@ -93,7 +93,8 @@ WITH given AS MATERIALIZED (
     FROM (SELECT * FROM taken WHERE key NOT IN (SELECT key FROM rated)) AS t
     WHERE t.taken < least(t.fits, t.found) OR (t.taken = t.quota AND t.fits > t.taken)
         OR (t.fits > t.taken AND t.floor_at > '-infinity')
-        OR ((t.fits > t.taken OR t.elsewhere > 0 OR t.others > 0 OR (t.used = 0 AND t.fits <= 0)) AND EXISTS (SELECT FROM "app".leasequeue_job
+        OR ((t.elsewhere > 0 OR t.others > 0 OR (t.fits > t.taken AND t.blocked = 0) OR (t.used = 0 AND t.fits <= 0))
+            AND EXISTS (SELECT FROM "app".leasequeue_job
             WHERE limit_key = t.key AND queue = %(queue)s AND state = 'g' AND available_at <= now() OFFSET t.taken))
 ), u AS (
     UPDATE "app".leasequeue_job SET state = 'l', holder = %(me)s, term = (SELECT nextval('"app".leasequeue_term')), expires_at = clock_timestamp() + %(ttl)s * interval '1 second', attempt = attempt + 1, claimed_at = clock_timestamp(), unique_key = CASE WHEN unique_until = 's' THEN NULL ELSE unique_key END, meta = CASE WHEN unique_until = 's' THEN coalesce(meta, '{}') - 'unique_key' || jsonb_strip_nulls(jsonb_build_object('unique_key', unique_key)) ELSE meta END
@@ -173,7 +174,8 @@ WITH given AS MATERIALIZED (
 ), pick AS MATERIALIZED (
     SELECT id, key, task FROM judged WHERE blocked_by IS NULL ORDER BY priority DESC, turn, key LIMIT %(k)s
 ), taken AS MATERIALIZED (
-    SELECT k.*, coalesce(c.found, 0) AS found, coalesce(p.taken, 0) AS taken, k.mine - coalesce(c.blocked, 0) AS fits
+    SELECT k.*, coalesce(c.found, 0) AS found, coalesce(p.taken, 0) AS taken,
+        k.mine - coalesce(c.blocked, 0) AS fits, coalesce(c.blocked, 0) AS blocked
     FROM k LEFT JOIN (
         SELECT key, count(*) FILTER (WHERE blocked_by IS NULL)::int AS found,
             count(*) FILTER (WHERE blocked_by IS NOT NULL)::int AS blocked FROM judged GROUP BY key
@@ -184,7 +186,7 @@ WITH given AS MATERIALIZED (
     SELECT %(queue)s, t.key,
         CASE WHEN t.taken < least(t.fits, t.found) OR (t.taken = t.quota AND t.fits > t.taken) THEN clock_timestamp()
             WHEN t.fits > t.taken AND t.floor_at > '-infinity' THEN clock_timestamp() + interval '1 s'
-            WHEN t.fits > t.taken THEN clock_timestamp() + interval '100 ms'
+            WHEN t.fits > t.taken AND t.blocked = 0 THEN clock_timestamp() + interval '100 ms'
             WHEN t.used = 0 AND t.fits <= 0 AND t.others = 0 THEN clock_timestamp() + interval '30 s'
             ELSE clock_timestamp() + interval '5 s' END,
         CASE WHEN t.fits <= t.taken THEN t.key END,
@@ -192,13 +194,16 @@ WITH given AS MATERIALIZED (
     FROM taken AS t
     WHERE t.taken < least(t.fits, t.found) OR (t.taken = t.quota AND t.fits > t.taken)
         OR (t.fits > t.taken AND t.floor_at > '-infinity')
-        OR ((t.fits > t.taken OR t.elsewhere > 0 OR t.others > 0 OR (t.used = 0 AND t.fits <= 0)) AND EXISTS (SELECT FROM "app".leasequeue_job
+        OR ((t.elsewhere > 0 OR t.others > 0 OR (t.fits > t.taken AND t.blocked = 0) OR (t.used = 0 AND t.fits <= 0))
+            AND EXISTS (SELECT FROM "app".leasequeue_job
             WHERE limit_key = t.key AND queue = %(queue)s AND state = 'g' AND available_at <= now() OFFSET t.taken))
 ), park AS (
     INSERT INTO "app".leasequeue_wake (queue, key, due_at, parked)
     SELECT DISTINCT ON (j.key) %(queue)s, j.key,
         CASE WHEN NOT a.held THEN clock_timestamp() + interval '20 ms'
-            WHEN a.rate <= a.spent THEN a.first_start + a.seconds * interval '1 second' + interval '1 ms'
+            WHEN a.rate <= a.spent + (SELECT count(*) FROM pick
+                    WHERE a.name IN ('task:' || pick.task, 'queue:' || %(queue)s))
+                THEN coalesce(a.first_start, clock_timestamp()) + a.seconds * interval '1 second' + interval '1 ms'
             ELSE clock_timestamp() + interval '5 s' END,
         CASE WHEN a.held THEN a.name END
     FROM judged AS j JOIN above AS a ON a.name = j.blocked_by ORDER BY j.key, j.turn

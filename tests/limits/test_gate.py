@@ -257,6 +257,27 @@ def test_a_limit_of_the_queue_stands_above_all(database: Database, hand: Hands) 
             held = one.gated_until(1, k=30, seconds=3.0)
 
 
+@pytest.mark.parametrize("above", ["queue:default", "task:t"])
+def test_keys_that_a_limit_above_blocks_are_parked_once(database: Database, hand: Hands, above: str) -> None:
+    """And are not looked at again and again: each look would park them once more, until the table is full of wakes."""
+    for user in range(5):
+        put(database, f"user:{user}")
+    rule(database, above, 1)
+    one = hand()
+    running = one.gated(30)
+    assert len(running) == 1
+    one.nothing_for(0.5)
+    parked = database.execute("SELECT key, parked FROM leasequeue_wake ORDER BY key")
+    assert parked == [(f"user:{user}", above) for user in range(5) if f"user:{user}" != running[0].key]
+    for _ in range(4):
+        one.complete(running)
+        running = one.gated(30)
+        assert len(running) == 1, "the end of a job lets the next go, in one turn of the claimer"
+    one.complete(running)
+    assert one.gated(30) == []
+    assert _wakes(database) == 0
+
+
 # Rates
 
 

@@ -89,9 +89,9 @@ def test_a_row_that_was_locked_for_a_moment_is_not_forgotten(database: Database,
     put(database, "k", 1, limit=1)
     one = hand()
     if not with_wake:
-        old = "OR ((t.fits > t.taken OR t.elsewhere > 0 OR t.others > 0 OR (t.used = 0 AND t.fits <= 0)) AND EXISTS"
+        old = "OR (t.fits > t.taken AND t.blocked = 0)"
         assert old in one.gate_sql.admit
-        one.gate._sql = one.gate_sql._replace(admit=one.gate_sql.admit.replace(old, "OR (false AND EXISTS"))
+        one.gate._sql = one.gate_sql._replace(admit=one.gate_sql.admit.replace(old, ""))
     with psycopg.connect(database.direct_url) as conn:
         conn.execute("SELECT FROM leasequeue_job FOR UPDATE")
         assert one.gated() == []
