@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 STEPS_MAX = 100_000
 _AGAIN_SECONDS = 10.0
 _PAUSE_SECONDS = 0.05
+_NOT_THERE = (
+    "its transaction has not committed (commit first, then ask) or was rolled back, or its retention has passed"
+)
 
 
 class WorkflowHandle:
@@ -87,13 +90,16 @@ class WorkflowHandle:
             by: who, for the history of what ran.
 
         Raises:
-            WorkflowRefused: rows of it stayed locked by somebody for 10 s; what could be cancelled is.
+            WorkflowRefused: there is no such workflow, or no more; or rows of it stayed locked by somebody for 10 s, and what
+                could be cancelled is.
         """
         until = time.monotonic() + _AGAIN_SECONDS
         while True:
             try:
-                left = run(self._lq, cancel_workflow, self._lq.schema, self.id, reason, by, self._lq.checked)[2]
-                if not left:
+                done = run(self._lq, cancel_workflow, self._lq.schema, self.id, reason, by, self._lq.checked)
+                if not any(done):
+                    self.status()  # nothing was left to do, or there is no such workflow, which it says
+                if not done[2]:
                     return
             except Exception as error:  # noqa: BLE001  # raised again, unless it is worth another try
                 self._again(error, until)
@@ -106,10 +112,10 @@ class WorkflowHandle:
         until = time.monotonic() + _AGAIN_SECONDS
         while True:
             try:
-                left = (await arun(self._lq, cancel_workflow, self._lq.schema, self.id, reason, by, self._lq.checked))[
-                    2
-                ]
-                if not left:
+                done = await arun(self._lq, cancel_workflow, self._lq.schema, self.id, reason, by, self._lq.checked)
+                if not any(done):
+                    await self.astatus()
+                if not done[2]:
                     return
             except Exception as error:  # noqa: BLE001  # raised again, unless it is worth another try
                 self._again(error, until)
@@ -169,12 +175,14 @@ class WorkflowHandle:
 
     def _job_of(self, step: str | Node, rows: list[tuple[Any, ...]]) -> int:
         if not rows:
-            raise WorkflowRefused(f"workflow {self.id} has no step {_named(step)['name']!r}")
+            raise WorkflowRefused(
+                f"workflow {self.id} has no step {_named(step)['name']!r}, or is not there: {_NOT_THERE}"
+            )
         return int(rows[0][0])
 
     def _status(self, rows: list[tuple[Any, ...]]) -> WorkflowStatus:
         if not rows:
-            raise WorkflowRefused(f"there is no workflow {self.id}, or no more")
+            raise WorkflowRefused(f"there is no workflow {self.id}: {_NOT_THERE}")
         counts = {state: int(count) for state, count in sorted(rows)}
         return WorkflowStatus(state_of(counts), counts)
 

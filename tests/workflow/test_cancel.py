@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 
-from leasequeue import LeaseQueue
+from leasequeue import LeaseQueue, WorkflowRefused
 from leasequeue.db.connect import Link
 from leasequeue.db.ends import end_statements
 from leasequeue.db.names import channel
@@ -75,6 +76,33 @@ def link(database: Database) -> Any:
     made.connect()
     yield made
     made.close()
+
+
+def test_a_workflow_that_is_not_there_is_not_said_to_be_cancelled(database: Database, lq: LeaseQueue) -> None:
+    @lq.task(name="t")
+    def noop() -> None: ...
+
+    async def cancel_aside(handle: WorkflowHandle) -> None:
+        try:
+            await handle.acancel()
+        finally:
+            await lq.adispose()
+
+    with lq.begin() as conn:
+        wf = lq.workflow("flow")
+        wf.add("a", noop.call())
+        handle = wf.enqueue(conn)
+        for ask in (
+            handle.cancel,
+            handle.status,
+            lambda: handle.result("a"),
+            lambda: asyncio.run(cancel_aside(handle)),
+        ):
+            with pytest.raises(WorkflowRefused, match="has not committed"):
+                ask()
+    handle.cancel()
+    assert ended(database) == {"a": "cancelled"}
+    handle.cancel()  # nothing is left to do
 
 
 def test_what_was_asked_to_stop_and_is_back_to_wait_ends(database: Database, link: Link) -> None:
