@@ -30,7 +30,8 @@ FROM {s}.leasequeue_step AS step JOIN {s}.leasequeue_job AS job ON job.id = step
 WHERE step.workflow = %(workflow)s::bigint ORDER BY job.id FOR NO KEY UPDATE OF job"""
 
 _READ_STEPS = """SELECT step.name, step.job_id, job.state::text,
-    CASE WHEN finished.meta ->> 'skipped' IS NOT NULL THEN 'skipped' ELSE finished.outcome END
+    CASE WHEN finished.meta ->> 'skipped' IS NOT NULL THEN 'skipped' ELSE finished.outcome END,
+    job.cancel_requested_at IS NOT NULL
 FROM {s}.leasequeue_step AS step LEFT JOIN {s}.leasequeue_job AS job ON job.id = step.job_id
 LEFT JOIN {s}.leasequeue_finished AS finished ON finished.id = step.job_id
 WHERE step.workflow = %(workflow)s::bigint ORDER BY step.job_id"""
@@ -106,11 +107,15 @@ def _statement(schema: str, name: str) -> Statement:
 
 
 class Now(NamedTuple):
-    """A step as it is: ``live`` the state of its row, or ``ended`` what became of it; neither where its history is gone."""
+    """A step as it is: ``live`` the state of its row, or ``ended`` what became of it; neither where its history is gone.
+
+    ``stopping``: it is live, and was asked to stop.
+    """
 
     job_id: int
     live: str | None
     ended: str | None
+    stopping: bool = False
 
 
 class Again(NamedTuple):
@@ -145,6 +150,13 @@ def choose(workflow: int, steps: dict[str, Now], parents: dict[str, dict[str, st
     for name in order:
         if name not in wanted:
             continue
+        stopping = [above for above, kind in parents[name].items() if kind == "x" and steps[above].stopping]
+        if stopping:
+            # Run again now, it would be cancelled again as soon as that one has stopped.
+            raise WorkflowRefused(
+                f"step {name!r} of workflow {workflow} comes after {stopping[0]!r}, which was asked to stop and has not ended: "
+                f"wait for its end, and run both again then"
+            )
         why_not, count = _weigh(name, steps, parents[name], wanted)
         if why_not is None:
             names.append(name)
@@ -234,7 +246,7 @@ def rerun(
             raise WorkflowRefused(f"there is no workflow {workflow}, or no more")
         yield _statement(schema, "lock_live"), of
         rows = yield _statement(schema, "read_steps"), of
-        steps = {name: Now(int(id), live, ended) for name, id, live, ended in rows}
+        steps = {name: Now(int(id), live, ended, stopping) for name, id, live, ended, stopping in rows}
         name_of = {now.job_id: name for name, now in steps.items()}
         edges = [(name_of.get(p), name_of[c], kind) for p, c, kind in (yield _statement(schema, "read_edges"), of)]
         known = [(parent, child, kind) for parent, child, kind in edges if parent is not None]

@@ -135,8 +135,9 @@ class WorkflowHandle:
             The ids of the new jobs by the names of the steps.
 
         Raises:
-            WorkflowRefused: nothing is to be run again; the step, or one behind it that was released, has not ended; the
-                history of one is gone; or rows of it stayed locked for 10 s. Nothing was changed.
+            WorkflowRefused: nothing is to be run again; the step, or one behind it that was released, has not ended; one
+                that is to run again comes after one that was asked to stop and has not ended; the history of one is gone;
+                or rows of it stayed locked for 10 s. Nothing was changed.
         """
         name = from_step if from_step is None or isinstance(from_step, str) else from_step.name
         until = time.monotonic() + _AGAIN_SECONDS

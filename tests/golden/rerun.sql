@@ -11,7 +11,8 @@ WHERE step.workflow = %(workflow)s::bigint ORDER BY job.id FOR NO KEY UPDATE OF 
 
 -- read_steps
 SELECT step.name, step.job_id, job.state::text,
-    CASE WHEN finished.meta ->> 'skipped' IS NOT NULL THEN 'skipped' ELSE finished.outcome END
+    CASE WHEN finished.meta ->> 'skipped' IS NOT NULL THEN 'skipped' ELSE finished.outcome END,
+    job.cancel_requested_at IS NOT NULL
 FROM "app".leasequeue_step AS step LEFT JOIN "app".leasequeue_job AS job ON job.id = step.job_id
 LEFT JOIN "app".leasequeue_finished AS finished ON finished.id = step.job_id
 WHERE step.workflow = %(workflow)s::bigint ORDER BY step.job_id;

@@ -7,6 +7,7 @@ import pytest
 from leasequeue.db.program import Checked, run
 from leasequeue.db.rerun import Now, choose, rerun
 from leasequeue.db.workers import purges
+from leasequeue.db.workflows import cancel_workflow
 from leasequeue.errors import WorkflowRefused
 from tests.support.databases import Database
 from tests.workflow.hands import ENDS, Aside, claim, clear_the_way, ended, failure, flow, held_back, live, success
@@ -58,6 +59,23 @@ def now(**states: str) -> dict[str, Now]:
 def test_what_runs_again(steps: dict[str, str], parents: Kinds, from_step: str | None, wanted: dict[str, int]) -> None:
     found = choose(1, now(**steps), {name: parents.get(name, {}) for name in steps}, from_step)
     assert {name: found.pending[name] for name in found.names} == wanted
+
+
+@pytest.mark.parametrize("kind", ["x", "c"])
+def test_what_comes_after_a_step_that_is_to_stop_is_not_run_again_to_be_cancelled(
+    database: Database, kind: str
+) -> None:
+    id, _ = flow(database, {"a": {}, "b": {"a": kind}})
+    claim(database)
+    with database.connect() as conn:
+        run(conn, cancel_workflow, "public", id, "cancelled", "ann", Checked())
+    assert ended(database) == {"b": "cancelled"}
+    with database.connect() as conn:
+        if kind == "x":
+            with pytest.raises(WorkflowRefused, match="after 'a', which was asked to stop and has not ended"):
+                run(conn, rerun, "public", id, None, Checked())
+        else:
+            assert set(run(conn, rerun, "public", id, None, Checked())) == {"b"}
 
 
 @pytest.mark.parametrize(
