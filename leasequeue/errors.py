@@ -350,14 +350,15 @@ class NoResult(LeaseQueueError):
 
     Args:
         job_id: the job.
-        task: the name in its row.
+        task: the name in its row; empty where no row of it can be seen.
         error: what its history says of its end, or None.
         retried_as: the id of the job that repeats it, where an operator had it enqueued again, or None.
     """
 
     def __init__(self, job_id: int, task: str, what: str, error: str | None, retried_as: int | None) -> None:
         again = f"; it was enqueued again as job {retried_as}, ask that one" if retried_as is not None else ""
-        super().__init__(f"job {job_id} ({task}) {what}{again}; see `leasequeue jobs show {job_id}`")
+        of = f" ({task})" if task else ""
+        super().__init__(f"job {job_id}{of} {what}{again}; see `leasequeue jobs show {job_id}`")
         self.job_id = job_id
         self.task = task
         self.error = error
@@ -421,7 +422,7 @@ class ResultUnavailable(NoResult):
     def __init__(self, job_id: int) -> None:
         super().__init__(
             job_id,
-            "unknown",
+            "",
             "is neither live nor in the history: the transaction that enqueued it has not committed yet (commit first, then "
             "wait), or was rolled back; or it has ended and its queue keeps no history (keep=0), or no more of it",
             None,
