@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from leasequeue.db.cancel import Cancellation, cancel_one
 from leasequeue.db.program import arun, run
+from leasequeue.naming import check_id
 
 if TYPE_CHECKING:
     from leasequeue.db.kinds import AsyncConn, SyncConn
@@ -48,10 +49,10 @@ class Cancels:
         Raises:
             WorkflowChanged: a step was added, at that moment, behind one that falls with it; let the transaction roll back, and
                 ask again.
-            ConfigurationError: ``conn`` is not accepted.
+            ConfigurationError: ``conn`` is not accepted, or ``job_id`` is no number.
         """
-        return run(conn, cancel_one, self.schema, job_id, by)
+        return run(conn, cancel_one, self.schema, check_id("a job's id", job_id), by)
 
     async def acancel(self, conn: AsyncConn, job_id: int, /, *, by: str = "the application") -> Cancellation:
         """The async twin of :meth:`cancel`."""
-        return await arun(conn, cancel_one, self.schema, job_id, by)
+        return await arun(conn, cancel_one, self.schema, check_id("a job's id", job_id), by)

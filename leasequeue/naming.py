@@ -34,6 +34,18 @@ def check(what: str, text: object) -> str:
     return text
 
 
+def check_id(what: str, id: object) -> int:
+    """``id`` itself, when it can be one of a row.
+
+    Raises:
+        ConfigurationError: it is something else, such as the job itself.
+    """
+    if isinstance(id, int) and not isinstance(id, bool) and -(2**63) <= id < 2**63:
+        return id
+    hint = ": give its .id" if hasattr(id, "id") else ""
+    raise ConfigurationError(f"{what} is a whole number of at most 64 bits, not {id!r}{hint}")
+
+
 def whereabouts(function: Callable[..., Any]) -> str:
     """``module.qualname`` of a function, for messages."""
     return f"{function.__module__}.{getattr(function, '__qualname__', repr(function))}"

@@ -364,7 +364,7 @@ class LeaseQueue(Scheduled, Leases, Controlled, Cancels, Opens):
         """The handle of a workflow that was enqueued before, by its id. Asks nothing yet."""
         from leasequeue.workflow import WorkflowHandle
 
-        return WorkflowHandle(self, id)
+        return WorkflowHandle(self, naming.check_id("a workflow's id", id))
 
     # Single jobs
 
@@ -381,7 +381,8 @@ class LeaseQueue(Scheduled, Leases, Controlled, Cancels, Opens):
             task: its task, which gives the type of the result. The value is rebuilt by the task whose name the job
                 carries, if that is registered here; otherwise it is the plain JSON value.
         """
-        return Job(id, False, task.name if task else "", task.queue if task else "", asked=self.answers)
+        known = naming.check_id("a job's id", id)
+        return Job(known, False, task.name if task else "", task.queue if task else "", asked=self.answers)
 
     # What a worker process uses
 

@@ -16,7 +16,7 @@ from sqlalchemy import create_engine
 
 from leasequeue import ConfigurationError, JobContext, LeaseQueue
 from leasequeue.context import _current, current_job
-from leasequeue.job import Held
+from leasequeue.job import Held, Job
 from leasequeue.limit import Limit
 
 A = "postgresql://u:p@one/a"
@@ -410,3 +410,12 @@ def test_queues_and_limits_of_the_code() -> None:
     for each in wrong:
         with pytest.raises(ConfigurationError):
             each()
+
+
+@pytest.mark.parametrize("id", [None, "7", True, 2**63, Job(7, True, "t", "default")])
+def test_what_is_no_id_is_refused_in_words(id: Any) -> None:
+    lq = LeaseQueue()
+    for ask in (lq.job, lq.workflow_of, lambda id: lq.cancel(lq, id)):
+        with pytest.raises(ConfigurationError, match="id is a whole number") as caught:
+            ask(id)
+        assert str(caught.value).endswith("give its .id") is isinstance(id, Job)
