@@ -60,7 +60,7 @@ class Retry(JobControl):
 
 
 class Snooze(JobControl):
-    """Come again later: no attempt is spent, nothing counts as failed. ``meta`` counts the snoozes.
+    """Come again later: no attempt is spent, nothing counts as failed. ``snoozed`` in the row's ``meta`` counts them.
 
     Args:
         for_or_until: a timedelta or seconds from now, or a timezone-aware time (one in the past means now); at most a year.
