@@ -82,7 +82,7 @@ def parse(what: str, running: Any, rate: Any, least: int = 1) -> Limit:
 
     Args:
         what: for the error: ``app.send`` or ``queue 'mail'``.
-        running: a whole number of at least ``least``, or None.
+        running: a whole number of at least ``least`` (and at most 2**31 - 1), or None.
         rate: ``"100/10s"`` (units ms, s, m, h, d), ``(100, timedelta(seconds=10))``, or None.
 
     Raises:
@@ -91,7 +91,7 @@ def parse(what: str, running: Any, rate: Any, least: int = 1) -> Limit:
     if running is not None and (
         not isinstance(running, int) or isinstance(running, bool) or not least <= running <= _COUNT_MAX
     ):
-        raise ConfigurationError(f"{what}: limit is a whole number of at least {least}, not {running!r}")
+        raise ConfigurationError(f"{what}: limit is a whole number from {least} to {_COUNT_MAX}, not {running!r}")
     if rate is None:
         return Limit(running)
     count, seconds = _rate(what, rate)
@@ -100,7 +100,8 @@ def parse(what: str, running: Any, rate: Any, least: int = 1) -> Limit:
 
 def _rate(what: str, rate: Any) -> tuple[int, float]:
     wrong = ConfigurationError(
-        f'{what}: rate is a number of starts and a span, as in "100/10s", "5/m" or (100, timedelta(seconds=10)), not {rate!r}'
+        f"{what}: rate is a number of starts and a span of at most 366 days, as in "
+        f'"100/10s", "5/m" or (100, timedelta(seconds=10)), not {rate!r}'
     )
     if isinstance(rate, tuple):
         if len(rate) != 2 or not isinstance(rate[1], dt.timedelta):
