@@ -32,7 +32,9 @@ def _most_at_once(database: Database, key: str) -> int:
 
 def _ran(database: Database, key: str | None = None) -> int:
     """How many jobs ran; without those of the schedule, which go on all the time, unless they are asked for."""
-    counted = "SELECT count(DISTINCT job) FROM ran WHERE CASE WHEN %s::text IS NULL THEN key <> 'ticking' ELSE key = %s END"
+    counted = (
+        "SELECT count(DISTINCT job) FROM ran WHERE CASE WHEN %s::text IS NULL THEN key <> 'ticking' ELSE key = %s END"
+    )
     return int(database.scalar(counted, (key, key)))
 
 
