@@ -20,19 +20,17 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, cast
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import psycopg
 from psycopg.rows import tuple_row
 
 from leasequeue.db.dial import Dialled, dial
 from leasequeue.db.disconnects import is_disconnect, is_read_only, never_ran
+from leasequeue.db.meanwhile import Connection
 from leasequeue.db.urls import Host, Settings
 from leasequeue.db.watchdog import Watchdog, shared
 from leasequeue.errors import DatabaseUnavailable, OutcomeUnknown
-
-if TYPE_CHECKING:
-    from psycopg.abc import PQGen
 
 __all__ = ["Link", "Watchdog", "is_disconnect", "readable"]
 
@@ -99,7 +97,7 @@ class Link:
         self._write_refusals = 0  # in a row
         self._connected_at = 0.0
         self._begin: str | None = None
-        self._conn: _Connection | None = None
+        self._conn: Connection | None = None
         self._payloads: deque[str] = deque()
         _all.add(self)
 
@@ -156,7 +154,7 @@ class Link:
         )
 
     def _adopt(self, found: Dialled) -> None:
-        conn = _Connection(found.pgconn, tuple_row)
+        conn = Connection(found.pgconn, tuple_row)
         conn.autocommit = True
         conn.prepare_threshold = None  # a name prepared on one server connection is unknown on the next
         conn.add_notify_handler(lambda notify: self._payloads.append(notify.payload))
@@ -184,7 +182,7 @@ class Link:
             with contextlib.suppress(psycopg.Error):
                 conn.close()
 
-    def _open(self) -> _Connection:
+    def _open(self) -> Connection:
         if self._conn is None:
             raise DatabaseUnavailable(
                 f"not connected to {self.settings.masked}: call connect() first (a connection is closed by the "
@@ -354,7 +352,7 @@ class Link:
             self._payloads.clear()
             return found
 
-    def _take_input(self, conn: _Connection) -> None:
+    def _take_input(self, conn: Connection) -> None:
         """Take what came unasked; raises DatabaseUnavailable when it was the end."""
         try:
             while True:
@@ -379,27 +377,6 @@ class Link:
             _inherited.append(conn)
             with contextlib.suppress(OSError, psycopg.Error):
                 os.close(conn.pgconn.socket)
-
-
-class _Connection(psycopg.Connection[tuple[Any, ...]]):
-    """One that can do something else while the server works: psycopg waits by stepping a generator, which first sends."""
-
-    meanwhile: Callable[[], object] | None = None
-
-    def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
-        meanwhile, self.meanwhile = self.meanwhile, None
-        return super().wait(gen if meanwhile is None else _with(gen, meanwhile), interval, timeout)
-
-
-def _with(gen: PQGen[T], meanwhile: Callable[[], object]) -> PQGen[T]:
-    """The same steps; ``meanwhile`` is called at the first of them, with the statement sent, or nearly."""
-    try:
-        wanted = next(gen)
-        meanwhile()
-        while True:
-            wanted = gen.send((yield wanted))
-    except StopIteration as end:
-        return cast("T", end.value)
 
 
 class _Unreadable(Exception):

@@ -18,10 +18,10 @@ from tests.support.waiting import until
 class Broken(Window):
     """Without the lock, and without taking back: what one writes first."""
 
-    def run(self, job: object, call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    def run(self, job: object, call: Callable[..., Any], *args: Any) -> tuple[Any, BaseException | None]:
         self._sent, self._job = False, job
         try:
-            return call(), None
+            return call(*args), None
         except BaseException as error:  # noqa: BLE001  # as in the right one
             return None, error
         finally:
