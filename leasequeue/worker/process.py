@@ -206,10 +206,6 @@ class Process:
         check(found, schema)
         declare_limits(link, self._lq, self._options.app)
         self.executor.start()
-        # What the application has loaded stays: the collector need not walk it again for each few thousand jobs.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(GC_THRESHOLD, *gc.get_threshold()[1:])
         self.completer.start()
         self.renewer.start()
         self.claimer.start()
@@ -319,6 +315,10 @@ def run(pipe: Pipe, page: Page) -> int:
         return EXIT_CONFIGURATION
     control = Settings.parse(options.control_url) if options.control_url else settings
     queues = [name for name, _ in queues_of(lq, options)]
+    # What the application has loaded stays: the collector need not walk it again for each few thousand jobs.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GC_THRESHOLD, *gc.get_threshold()[1:])
     pipe.tell(
         {
             "event": "loaded",

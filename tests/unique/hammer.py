@@ -1,6 +1,6 @@
 """Processes that fight over a dozen unique keys, and a checker that believes none of them.
 
-    python -m tests.unique.hammer '{"role": "enqueue", ...}'      prints what it did, a JSON list a line
+    main()      reads {"role": "enqueue", ...}, and prints what it did, a JSON list a line
 
 The checker knows only what was called, what was answered, and what ran, by one clock (CLOCK_MONOTONIC, the same in all
 processes of a machine). It compares times so that no verdict depends on who was slow: a job is *certainly* live from the
@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import random
 import select
-import subprocess
 import sys
 import time
 import uuid
@@ -25,6 +24,7 @@ import psycopg
 
 from leasequeue import DuplicateJob, LeaseQueue
 from leasequeue.db.jobs import job_statements
+from tests.support.herd import Member, herd
 from tests.unique import broken
 
 PERIOD_SECONDS = 0.25
@@ -182,7 +182,7 @@ class _Worker:
 
 
 def main() -> None:
-    orders = json.loads(sys.argv[1])
+    orders = json.loads(sys.stdin.readline())
     role: Any = {"enqueue": _Enqueuer, "work": _Worker}[orders["role"]]
     each = role(orders["url"], orders["seed"], orders["control"])
     print("ready", flush=True)
@@ -213,53 +213,30 @@ class Fight(NamedTuple):
 def fight(url: str, seconds: float, control: str = "", enqueuers: int = 4, workers: int = 2, seed: int = 1) -> Fight:
     """Let processes fight for so long, and for 60 turns of each on a machine that is slow; gather what they say."""
     roles = ["enqueue"] * enqueuers + ["work"] * workers
-    processes = []
-    for number, role in enumerate(roles):
-        orders: dict[str, Any] = {"role": role, "url": url, "seed": seed * 100 + number, "control": control}
-        # The workers go on until the last enqueuer has ended.
-        orders |= {"seconds": seconds, "turns": 60} if role == "enqueue" else {"seconds": seconds + 60, "turns": 0}
-        processes.append(
-            subprocess.Popen(
-                [sys.executable, "-m", "tests.unique.hammer", json.dumps(orders)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-        )
     made: Fight = Fight([], [], Counter())
-    try:
-        for process in processes:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-        for process in processes:
-            assert process.stdin is not None
-            process.stdin.write("go\n")
-            process.stdin.flush()
-        _read_all(processes, made, enqueuers)
-        for process in processes:
-            assert process.wait(10) == 0
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
+    with herd(__name__, len(roles)) as members:
+        for number, (role, member) in enumerate(zip(roles, members, strict=True)):
+            orders: dict[str, Any] = {"role": role, "url": url, "seed": seed * 100 + number, "control": control}
+            # The workers go on until the last enqueuer has ended.
+            orders |= {"seconds": seconds, "turns": 60} if role == "enqueue" else {"seconds": seconds + 60, "turns": 0}
+            member.tell(json.dumps(orders))
+        for member in members:
+            assert member.stdout.readline() == "ready\n"
+        for member in members:
+            member.tell("go")
+        _read_all(members, made, enqueuers)
     return made
 
 
-def _read_all(processes: list[subprocess.Popen[str]], made: Fight, enqueuers: int) -> None:
+def _read_all(members: list[Member], made: Fight, enqueuers: int) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    def lines(process: subprocess.Popen[str]) -> list[str]:
-        assert process.stdout is not None
-        return process.stdout.readlines()
-
-    with ThreadPoolExecutor(len(processes)) as pool:
-        reading = [pool.submit(lines, process) for process in processes]
+    with ThreadPoolExecutor(len(members)) as pool:
+        reading = [pool.submit(member.stdout.readlines) for member in members]
         for each in reading[:enqueuers]:
             each.result()
-        for process in processes[enqueuers:]:
-            assert process.stdin is not None
-            process.stdin.write("stop\n")
-            process.stdin.flush()
+        for member in members[enqueuers:]:
+            member.tell("stop")
         for each in reading:
             for kind, *event in map(json.loads, each.result()):
                 if kind == "enqueue":
@@ -372,7 +349,3 @@ def _superseded(committed: list[Call], runs: dict[int, Run]) -> int:
             continue
         found += any(call.before > mine[0].known for call in writes[id])
     return found
-
-
-if __name__ == "__main__":
-    main()

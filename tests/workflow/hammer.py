@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -17,6 +15,7 @@ from leasequeue.db.program import Checked, run
 from leasequeue.db.workflows import Plan, enqueue_workflow
 from leasequeue.job import NewJob
 from tests.support.databases import Database
+from tests.support.herd import herd
 
 STEPS = 24
 UNHAPPY = ("failed", "cancelled", "expired")
@@ -92,28 +91,18 @@ def hammer(
     conn.close()
     database.execute("VACUUM ANALYZE leasequeue_job, leasequeue_edge, leasequeue_step")
     stop = folder / f"stop-{time.monotonic_ns()}"
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.workflow.player"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        for _ in range(players)
-    ]
-    for seed, process in enumerate(started):
-        assert process.stdin is not None
-        process.stdin.write(json.dumps(orders | {"seed": seed, "stop": str(stop), "sweeps": seed == 0}) + "\n")
-        process.stdin.flush()
-    for process in started:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    begun = time.monotonic()
-    for process in started:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    _wait(database, started, begun + seconds)
-    took = time.monotonic() - begun
-    stop.touch()
-    answers = [json.loads(process.communicate(timeout=30)[0]) for process in started]
+    with herd("tests.workflow.player", players) as started:
+        for seed, member in enumerate(started):
+            member.tell(json.dumps(orders | {"seed": seed, "stop": str(stop), "sweeps": seed == 0}))
+        for member in started:
+            assert member.stdout.readline() == "ready\n"
+        begun = time.monotonic()
+        for member in started:
+            member.tell("go")
+        _wait(database, begun + seconds)
+        took = time.monotonic() - begun
+        stop.touch()
+        answers = [json.loads(member.stdout.readline()) for member in started]
     events = [event for answer in answers for event in answer["log"]]
     counts: Counter[str] = Counter()
     for answer in answers:
@@ -126,12 +115,12 @@ def hammer(
     return check(database, edges, events, dict(counts), took)
 
 
-def _wait(database: Database, players: list[subprocess.Popen[str]], deadline: float) -> None:
+def _wait(database: Database, deadline: float) -> None:
     """Until nothing is left; or nothing happens any more that could still change something."""
     before, quiet = -1, 0
     while time.monotonic() < deadline:
         left = database.scalar("SELECT count(*) FROM leasequeue_job")
-        if not left or any(process.poll() is not None for process in players):
+        if not left:
             return
         busy = database.scalar("SELECT count(*) FROM leasequeue_job WHERE state <> 'b'")
         quiet = quiet + 1 if left == before and not busy else 0

@@ -250,7 +250,3 @@ def main() -> None:
     sys.stdin.readline()  # all begin together
     player.play()
     print(json.dumps({"log": player.log, "counts": player.counts}))
-
-
-if __name__ == "__main__":
-    main()
