@@ -369,7 +369,7 @@ class Claimer(Loop):
 
     def _give_back_stale(self, now: float) -> None:
         for slots in self._slots:
-            if slots.waiting() and now - slots.ready.last_start > STALE_SECONDS:
+            if slots.waiting() and now - slots.last_start > STALE_SECONDS:
                 self._give_back(slots)
 
     def _give_back(self, slots: Slots) -> None:

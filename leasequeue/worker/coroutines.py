@@ -93,7 +93,7 @@ class Coroutines:
     async def _run(self, job: Claimed, slots: Slots, me: asyncio.Task[None]) -> Ended:
         executor = self._executor
         started = time.monotonic()
-        slots.ready.last_start = started
+        slots.last_start = started
         job.consumer = me  # before prepare() asks whether it should stop: one of the two sees it
         prepared = executor.prepare(job, started)
         if isinstance(prepared, Ended):

@@ -106,7 +106,7 @@ class Executor:
         """Hand claimed jobs to the slots of their queue. For the claimer's thread."""
         if not slots.waiting():
             # What comes now waits from now on, whenever the last handler began.
-            slots.ready.last_start = time.monotonic()
+            slots.last_start = time.monotonic()
         plain: list[Claimed] = []
         arrived = 0
         for job in jobs:

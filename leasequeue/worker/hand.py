@@ -258,7 +258,8 @@ class Slots:
         self.ended = [0] * (2 * size)
         self.rate = 0.0
         """Handlers ended per second, lately. Kept by the claimer."""
-        self._rated = (time.monotonic(), 0)
+        self.last_start = time.monotonic()
+        self._rated = (self.last_start, 0)
         self.has_sync = False
         self.has_async = False
 

@@ -34,7 +34,11 @@ NUDGE_SECONDS = 0.005
 
 
 class Ready:
-    """A queue from the claimer to the threads of one queue's slots. Thread-safe."""
+    """A queue from the claimer to the threads of one queue's slots. Thread-safe.
+
+    ``last_start``: when a thread last began a job, by ``time.monotonic``. Coroutines have no part in it: that those of the
+    same queue are started all the time says nothing of a thread that sleeps.
+    """
 
     def __init__(self) -> None:
         self._jobs: deque[Claimed] = deque()
@@ -48,6 +52,8 @@ class Ready:
 
     def put(self, jobs: list[Claimed]) -> None:
         """Add jobs, and wake a thread for them."""
+        if not self._jobs:
+            self.last_start = time.monotonic()  # these wait from now on, whenever the last one began
         self._jobs.extend(jobs)
         self._wake_one()
 

@@ -62,7 +62,7 @@ class Threads:
     def _run(self, job: Claimed, slots: Slots, window: Window) -> Ended:
         executor = self._executor
         started = time.monotonic()
-        slots.ready.last_start = started
+        slots.last_start = slots.ready.last_start = started
         prepared = executor.prepare(job, started)
         if isinstance(prepared, Ended):
             return prepared
@@ -96,7 +96,7 @@ class Threads:
     def _run_apart(self, job: Claimed, slots: Slots, _: Window) -> Ended:
         """In a child process. Its start is not the job's time."""
         executor = self._executor
-        slots.ready.last_start = time.monotonic()
+        slots.last_start = slots.ready.last_start = time.monotonic()
         child = self._pool.take(lambda: job.stop_reason is not None)
         if child is None:
             return unstarted(job) if job.stop_reason is not None else Ended(job, Outcome.UNSTARTED)

@@ -6,14 +6,19 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from leasequeue.worker.hand import Claimed, Slots
+from leasequeue import LeaseQueue
+from leasequeue.worker.execute import Executor
+from leasequeue.worker.hand import Claimed, Ended, Slots
+from leasequeue.worker.page import Page, create_file
 from leasequeue.worker.ready import NUDGE_SECONDS, Ready
 from tests.support.waiting import until
 
@@ -67,17 +72,47 @@ def test_jobs_that_wait_for_each_other_all_start() -> None:
     assert len(threads.taken) == 100
 
 
-def test_brief_jobs_stay_with_the_thread_that_is_awake() -> None:
-    with serving(8, lambda _: None) as threads:
+class Counting(Ready):
+    """Counts the threads that it wakes."""
+
+    woken = 0
+
+    def _wake_one(self) -> bool:
+        found = super()._wake_one()
+        self.woken += found
+        return found
+
+
+class Unlearned(Counting):
+    """Does not learn which tasks are brief."""
+
+    def note(self, task_name: str, seconds: float) -> None: ...
+
+
+def woken_by(kind: type[Counting]) -> int:
+    """How many threads of eight are woken for twenty batches of jobs that are over in a moment."""
+    with serving(8, lambda _: None, kind) as threads:
+        ready = cast("Counting", threads.ready)
         threads.ready.put(jobs("brief"))
-        until(lambda: len(threads.taken) == 1, 5)
-        before = len(threads.taken)
-        for _ in range(20):
-            threads.ready.put(jobs(*["brief"] * 500))
-            until(lambda: len(threads.ready) == 0, 5)
-    names = [name for name, _ in threads.taken[before:]]
-    busiest = max(names.count(name) for name in set(names))
-    assert busiest > len(names) * 0.5, "the jobs went round between the threads"
+
+        def all_done(jobs: int) -> bool:
+            return len(threads.taken) == jobs and len(ready._asleep) == 8
+
+        for batch in range(21):
+            until(partial(all_done, 1 + 500 * batch), 5)
+            if batch == 0:
+                ready.woken = 0
+            if batch < 20:
+                threads.ready.put(jobs(*["brief"] * 500))
+        return ready.woken
+
+
+def test_brief_jobs_wake_one_thread_and_not_all() -> None:
+    learned, unlearned = woken_by(Counting), woken_by(Unlearned)
+    assert unlearned >= 20 * 8  # each batch, all of them
+    assert (
+        20 <= learned < unlearned / 2
+    )  # one a batch, and one where the interpreter was taken away in the middle of a job
 
 
 def test_a_brief_one_that_blocks_holds_up_the_others_until_a_nudge() -> None:
@@ -98,6 +133,60 @@ def test_a_brief_one_that_blocks_holds_up_the_others_until_a_nudge() -> None:
         threads.ready.nudge(threads.ready.last_start + NUDGE_SECONDS * 2)
         until(lambda: len(threads.taken) == 8, 5)  # the second wakes the third: the task counts as brief no more
         gate.set()
+
+
+def test_coroutines_of_the_same_queue_do_not_hide_a_thread_that_blocks() -> None:
+    """A real executor: plain handlers of a brief task, one of which blocks, beside coroutines that start all the time."""
+    gate = threading.Event()
+    lq = LeaseQueue()
+
+    @lq.task(name="plain")
+    def plain(block: bool = False) -> None:
+        if block:
+            gate.wait(10)
+
+    @lq.task(name="ticks")
+    async def ticks() -> None: ...
+
+    slots, ends = Slots("default", 3), list[Ended]()
+    executor = Executor(lq, [slots], Page(create_file()), ends.append, 1e9, cast("Any", None))
+    executor.start()
+    ids = iter(range(1, 10_000))
+
+    def hand_in(name: str, *texts: str) -> None:
+        made = [
+            Claimed((next(ids), 1, name, text, 1, 0, None, 0.0, 0, "default", False, None, None, None), uuid.uuid4(), "default",
+                    lq.registry[name], time.monotonic())
+            for text in texts
+        ]  # fmt: skip
+        slots.claimed += len(made)
+        executor.submit(slots, made)
+
+    def ended(name: str) -> int:
+        return sum(one.job.task_name == name for one in ends)
+
+    try:
+        for n in range(20):
+            hand_in("plain", "{}")
+            until(partial(lambda wanted: ended("plain") == wanted, n + 1), 5)
+        until(lambda: len(slots.ready._asleep) == 3, 5)
+        slots.ready._brief.add("plain")
+        hand_in("plain", '{"block": true}', "{}")
+        until(lambda: len(slots.ready) == 1, 5)
+
+        def turn() -> bool:  # as the claimer's
+            before = ended("ticks")
+            hand_in("ticks", "{}")
+            until(lambda: ended("ticks") > before, 5, every=0.0002)
+            slots.ready.nudge(time.monotonic())  # a coroutine began just now
+            return ended("plain") == 21
+
+        until(turn, 3, "the plain job behind the one that blocks", every=0.002)
+        assert ended("ticks") > 0
+    finally:
+        gate.set()
+        executor.finish_serving()
+    until(lambda: ended("plain") == 22, 5)
 
 
 class Careless(Ready):
