@@ -23,7 +23,8 @@ from leasequeue.db.connect import Link
 from leasequeue.db.gates import gate_statements
 from leasequeue.db.jobs import job_statements
 from leasequeue.db.urls import Settings
-from leasequeue.worker import gate as rooms
+from leasequeue.worker import hotkeys
+from leasequeue.worker.gate import Gate
 
 LOAD = """WITH i AS (
     INSERT INTO leasequeue_job (task, state, limit_key, limit_max)
@@ -38,7 +39,7 @@ class Looper:
     def __init__(self, url: str, k: int = 500) -> None:
         self.link = Link(Settings.parse(url), application_name="benchmark")
         self.link.connect()
-        self.gate = rooms.Gate(gate_statements("public"), ["default"], False, 60.0)
+        self.gate = Gate(gate_statements("public"), ["default"], False, 60.0)
         self.gate.read_rules(self.link)
         self.sql = job_statements("public")
         self.me = uuid.uuid4()
@@ -121,7 +122,7 @@ def refill(conn: ground.Connection, url: str) -> float:
 def decay(conn: ground.Connection, url: str, seconds: float, floors: bool) -> tuple[float, float]:
     """200 hot keys, limit 1, under a held snapshot: jobs per second in the first and the last two seconds."""
     load(conn, "hot", 200, 1, 400_000)
-    before, rooms.HOT_AFTER = rooms.HOT_AFTER, rooms.HOT_AFTER if floors else 10**9
+    before, hotkeys.HOT_AFTER = hotkeys.HOT_AFTER, hotkeys.HOT_AFTER if floors else 10**9
     with ground.connect(url) as holder:
         holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         holder.execute("SELECT count(*) FROM leasequeue_queue")
@@ -137,7 +138,7 @@ def decay(conn: ground.Connection, url: str, seconds: float, floors: bool) -> tu
             windows[place] += done
         holder.execute("ROLLBACK")
         looper.link.close()
-    rooms.HOT_AFTER = before
+    hotkeys.HOT_AFTER = before
     return windows[0] / 2, windows[int(seconds / 2) - 1] / 2
 
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections import OrderedDict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from leasequeue.db.gates import GateStatements
 from leasequeue.errors import DoesNotBind
 from leasequeue.limit import OF_QUEUE, OF_TASK, Limit, Rules
+from leasequeue.worker.admission import Above, Admission, Turn, Wanted
 from leasequeue.worker.attempt import decode, describe
-from leasequeue.worker.floor import BEGINNING, Ladder, Lane
+from leasequeue.worker.floor import Ladder, Lane
 from leasequeue.worker.hand import Ended, Outcome
+from leasequeue.worker.hotkeys import HotKeys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -37,30 +37,6 @@ GATE_MAX = 500
 SUSPECT_TRIES = 10
 """Suspects that are looked at in one round, the oldest first, where those before them do not fit."""
 
-HOT_AFTER = 64
-"""Scans of a key by this process after which it gets floors of its own."""
-HOT_MAX = 4096
-"""Keys whose scans are counted; the one not seen for longest is forgotten."""
-
-
-HOT_SECONDS = 2.0
-"""A hot key that was not scanned for so long begins anew: its floors are only worth something while it is hot."""
-
-
-@dataclass(slots=True)
-class Key:
-    """A key of a queue, as often as this process has scanned it; a hot one has floors.
-
-    ``lane`` is where its rows begin, those of the one priority that was taken last; ``term`` where the count of what runs
-    begins; ``limit`` what its rows brought along last: more of them than that are not worth being locked.
-    """
-
-    scans: int
-    seen: float
-    lane: Lane | None = None
-    term: int = 0
-    limit: int | None = None
-
 
 class Gate:
     """The gates of all queues, as one claimer passes them. For one thread.
@@ -74,12 +50,11 @@ class Gate:
     def __init__(self, sql: GateStatements, queues: Iterable[str], gated: bool, ttl_seconds: float) -> None:
         self._sql = sql
         self._gated = gated
-        self._ttl_seconds = ttl_seconds
+        self._admission = Admission(sql, ttl_seconds)
         now = time.monotonic()
         self._lanes = {name: Lane(name, 0, Ladder(now)) for name in queues}
         self._scan = dict.fromkeys(self._lanes, 0)
-        self._keys: OrderedDict[tuple[str, str], Key] = OrderedDict()
-        self._term = 0
+        self._keys = HotKeys()
         self._looked = float("-inf")
         self._due: set[str] = set()
         self._used: set[str] = set()
@@ -89,7 +64,6 @@ class Gate:
     def connected(self) -> None:
         """There is a new connection. After a failover terms may come that are smaller than those seen before."""
         self._keys.clear()
-        self._term = 0
         self._filled = False
 
     def read_rules(self, link: Link) -> None:
@@ -154,12 +128,11 @@ class Gate:
         scan = max(most, self._scan[queue])
         above = self._rules.above(queue)
         seen: list[tuple[Any, ...]] = []
-        starts: dict[str, tuple[float, int]] = {}
-        quotas: list[int] = []
+        wanted: list[Wanted] = []
 
         def steps(execute: Execute) -> list[tuple[Any, ...]]:
             taken = execute(
-                self._sql.take_wakes,
+                self._sql.take_wakes_under if above else self._sql.take_wakes,
                 {
                     "queue": queue, "floor_at": start[0], "floor_id": start[1], "scan": scan, "most": most, "above": above,
                 },
@@ -172,12 +145,10 @@ class Gate:
                 # would be gone for nothing.
                 self._rules = Rules(execute(self._sql.rules))
             held = {row[0] for row in taken if row[1] is None}
-            notes = [self._note(queue, row[0], now, bool(row[1])) for row in seen]
-            starts.update((row[0], one.lane.start(now)) for row, one in zip(seen, notes, strict=True) if one.lane)
-            quotas[:] = self._quotas(k, seen, notes)
-            return self._admit(
-                execute, queue, k, holder, seen, notes, quotas, starts, above, held, k if free is None else free
-            )
+            wanted[:] = self._wanted(queue, k, seen, now)
+            turn = Turn(queue, holder, k, k if free is None else free, self._keys.term)
+            limits = [Above(name, self._rules.of(name), name in held) for name in above]
+            return self._admission.admit(execute, turn, wanted, limits)
 
         rows = link.transact(steps)
         lane.scanned(now, start)
@@ -192,74 +163,21 @@ class Gate:
         if count < scan and len(rows) < k:
             self._due.discard(queue)
         self._used.add(queue)
-        self._learn(queue, seen, rows, starts, now, quotas=quotas)
+        self._keys.learn(queue, [(one.key, one.quota) for one in wanted], rows, now)
         return rows, bool(above)
 
-    def _admit(
-        self,
-        execute: Execute,
-        queue: str,
-        k: int,
-        holder: uuid.UUID,
-        seen: list[tuple[Any, ...]],
-        notes: list[Key],
-        quotas: list[int],
-        starts: dict[str, tuple[float, int]],
-        above: list[str],
-        held: set[str],
-        free: int,
-    ) -> list[tuple[Any, ...]]:
-        limits = [self._rules.of(row[0]) for row in seen]
-        floors = [starts.get(row[0], BEGINNING) for row in seen]
-        params: dict[str, Any] = {
-            "queue": queue, "me": holder, "ttl": self._ttl_seconds, "k": k, "quotas": quotas,
-            "keys": [row[0] for row in seen], "running": [limit.running for limit in limits],
-            "priorities": [one.lane.priority if one.lane else 0 for one in notes],
-            "floors": [floor[0] for floor in floors], "floor_ids": [floor[1] for floor in floors],
-            "terms": [one.term for one in notes], "term": self._term, "others": [row[2] for row in seen],
-            "rates": [limit.rate for limit in limits], "seconds": [limit.rate_seconds for limit in limits],
-        }  # fmt: skip
-        rows: list[tuple[Any, ...]] = []
-        places = list(range(len(seen)))
-        if not above and not any(params["others"]) and not any(params["rates"]):
-            rows = execute(self._sql.admit, params)
-            rated = {row[14] for row in rows if row[0] is None}
-            if not rated:
-                return rows
-            rows = [row for row in rows if row[0] is not None]
-            places = [place for place in places if seen[place][0] in rated]
-        # Nothing is fetched ahead here, where a rate may count each claim. Also where nothing more is wanted it is run: it
-        # leaves the wakes of these keys.
-        more = min(k - len(rows), max(1, free))
-        return rows + execute(self._sql.admit_under, self._under(params, places, more, above, held))
-
-    def _quotas(self, k: int, seen: list[tuple[Any, ...]], notes: list[Key]) -> list[int]:
-        """How many each key gives: all keys of one look have the same share, however many wait under each.
+    def _wanted(self, queue: str, k: int, seen: list[tuple[Any, ...]], now: float) -> list[Wanted]:
+        """The keys whose wakes were taken. All keys of one look have the same share, however many wait under each.
 
         No more than its limit, where that comes with its rows: the statement sees it only in rows that it has locked.
         """
         share = max(1, -(-k // len(seen)))
-        return [
-            share if one.limit is None or self._rules.of(row[0]).running is not None else max(1, min(share, one.limit))
-            for row, one in zip(seen, notes, strict=True)
-        ]
-
-    def _under(
-        self, params: dict[str, Any], places: list[int], k: int, above: list[str], held: set[str]
-    ) -> dict[str, Any]:
-        """The parameters of the fuller statement, for some of the keys."""
-        limits = [self._rules.of(name) for name in above]
-        chosen = {
-            name: [value[n] for n in places] if isinstance(value, list) else value for name, value in params.items()
-        }
-        return chosen | {
-            "k": k,
-            "above": above,
-            "held": [name in held for name in above],
-            "above_running": [limit.running for limit in limits],
-            "above_rates": [limit.rate for limit in limits],
-            "above_seconds": [limit.rate_seconds for limit in limits],
-        }
+        wanted = []
+        for key, whole, others, *_ in seen:
+            one, limit = self._keys.note(queue, key, now, whole), self._rules.of(key)
+            quota = share if one.limit is None or limit.running is not None else max(1, min(share, one.limit))
+            wanted.append(Wanted(key, others, limit, quota, one.priority, one.start, one.term))
+        return wanted
 
     # What is claimed as ready although a limit is on it
 
@@ -299,62 +217,6 @@ class Gate:
             if name in above:
                 return Ended(job, Outcome.DIVERTED, gate=(name, Limit()))
         return None
-
-    # Hot keys
-
-    def _note(self, queue: str, key: str, now: float, whole: bool) -> Key:
-        one = self._keys.get((queue, key))
-        if one is None or now - one.seen > HOT_SECONDS:
-            one = self._keys[queue, key] = Key(0, now)
-            if len(self._keys) > HOT_MAX:
-                self._keys.popitem(last=False)
-        self._keys.move_to_end((queue, key))
-        one.scans += 1
-        one.seen = now
-        if whole and one.lane is not None:
-            one.lane.rescan()
-        return one
-
-    def _learn(
-        self,
-        queue: str,
-        seen: list[tuple[Any, ...]],
-        rows: list[tuple[Any, ...]],
-        starts: dict[str, tuple[float, int]],
-        now: float,
-        quotas: list[int],
-    ) -> None:
-        """Move the floors of hot keys to the first row that was taken now."""
-        by_key: dict[str, list[tuple[Any, ...]]] = {}
-        for row in rows:
-            self._term = max(self._term, row[1])
-            by_key.setdefault(row[14], []).append(row)
-        for (key, *_), quota in zip(seen, quotas, strict=True):
-            one, taken = self._keys.get((queue, key)), by_key.get(key)
-            if one is None:
-                continue
-            if taken:
-                one.limit = taken[0][15]
-            if one.scans < HOT_AFTER:
-                continue
-            lane, start = one.lane, starts.get(key)
-            if lane is not None and start is not None:
-                lane.scanned(now, start)
-            if not taken:
-                if lane is not None and start is not None:
-                    # It goes on from no place that it has found empty, or what comes back below that is never looked at.
-                    lane.missed(start, float("-inf"))
-                continue
-            taken.sort(key=lambda row: (row[7], row[0]))
-            head, last = taken[0], taken[-1]
-            # While the bucket was held no job could run under the key in a smaller term than these, nor can one later.
-            one.term = head[1] if head[18] is None else min(head[1], head[18])
-            priorities = {row[8] for row in taken}
-            if lane is None or priorities != {lane.priority}:
-                # Rows of another priority stand elsewhere in the index: the key begins anew with the lowest of these.
-                one.lane = Lane(queue, min(priorities), Ladder(now))
-            elif start is not None:
-                lane.took(start, (head[7], head[0]), (last[7], last[0]), len(taken) >= quota)
 
 
 def claim_suspect(link: Link, sql: GateStatements, params: dict[str, Any]) -> tuple[list[tuple[Any, ...]], bool]:

@@ -72,12 +72,18 @@ def _broken(variant: str | None, sql: JobStatements, gate: GateStatements) -> tu
         return text.replace(old, new)
 
     if variant == "no bucket lock":
-        old = "    ORDER BY id FOR UPDATE SKIP LOCKED\n), gone AS"
-        gate = gate._replace(take_wakes=swap(gate.take_wakes, old, "    ORDER BY id\n), gone AS"))
+        old, new = "ORDER BY id FOR UPDATE SKIP LOCKED\n), gone AS", "ORDER BY id\n), gone AS"
+        gate = gate._replace(
+            take_wakes=swap(gate.take_wakes, old, new), take_wakes_under=swap(gate.take_wakes_under, old, new)
+        )
     elif variant == "any order":
-        old = "ORDER BY available_at, id LIMIT greatest"
-        new = "ORDER BY available_at DESC, id DESC LIMIT greatest"
-        gate = gate._replace(admit=swap(gate.admit, old, new), admit_under=swap(gate.admit_under, old, new))
+        old, new = "ORDER BY available_at, id{} LIMIT", "ORDER BY available_at DESC, id DESC{} LIMIT"
+        fuller = (old.format(""), new.format(""))
+        one = (old.format("\n   "), new.format("\n   "))
+        gate = gate._replace(
+            admit=swap(gate.admit, *fuller), admit_under=swap(gate.admit_under, *fuller),
+            admit_one=swap(gate.admit_one, *one),
+        )  # fmt: skip
     else:
         assert variant is None, variant
     return sql, gate

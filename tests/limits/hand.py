@@ -40,7 +40,13 @@ class Hand:
         self.ttl_seconds = ttl_seconds
         self.sql = job_statements(database.schema)
         self.gate_sql = gate_statements(database.schema)
-        self.gate = Gate(self.gate_sql, queues or ["default"], True, ttl_seconds)
+        self.queues = queues or ("default",)
+        self.use()
+
+    def use(self, **statements: str) -> None:
+        """Begin anew at the gates, with these statements instead of ours."""
+        self.gate_sql = self.gate_sql._replace(**statements)
+        self.gate = Gate(self.gate_sql, self.queues, True, self.ttl_seconds)
         self.gate.connected()
         self.gate.read_rules(self.link)
 

@@ -483,7 +483,7 @@ def test_a_hot_key_does_not_stay_at_a_place_that_it_found_empty(database: Databa
     ids = put(database, "k", 400, limit=400)
     one, two = hand(), hand()
     held = [job for _ in range(80) for job in one.gated_until(1, k=1)]
-    key = one.gate._keys["default", "k"]
+    key = one.gate._keys._keys["default", "k"]
     assert key.lane is not None
     # Rows come back far below its floor; it takes one of them, somebody else the next.
     assert one.release(held[2:4]) == 2

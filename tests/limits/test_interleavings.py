@@ -12,9 +12,17 @@ from tests.support.databases import Database
 from tests.support.waiting import until
 
 
+@pytest.fixture(params=["admit_one", "admit"])
+def admit(request: pytest.FixtureRequest, database: Database) -> str:
+    """The statement that admits a key alone: the shorter one, and, where the queue has priorities, the fuller one."""
+    if request.param == "admit":
+        database.execute("INSERT INTO leasequeue_lane (queue, priority) VALUES ('default', 5)")
+    return str(request.param)
+
+
 @pytest.mark.parametrize("with_lock", [True, False])
 def test_nobody_claims_between_the_lock_of_the_bucket_and_the_count(
-    database: Database, hand: Hands, with_lock: bool
+    database: Database, hand: Hands, admit: str, with_lock: bool
 ) -> None:
     # B: takes a wake and the bucket ── snapshot ── (slow) ────────────── counts in that snapshot, leases
     # A:                                             claims the one slot, commits
@@ -22,17 +30,18 @@ def test_nobody_claims_between_the_lock_of_the_bucket_and_the_count(
     put(database, "k", 1, limit=1)
     put(database, "k", 1, limit=1)
     one, two = hand(), hand()
-    given = "FROM given CROSS JOIN LATERAL"
-    admit = two.gate_sql.admit.replace(given, "FROM given CROSS JOIN pg_sleep(0.7) CROSS JOIN LATERAL")
-    assert admit != two.gate_sql.admit
-    slept = two.gate_sql._replace(admit=admit)
+    old, new = {
+        "admit": ("FROM given CROSS JOIN LATERAL", "FROM given CROSS JOIN pg_sleep(0.7) CROSS JOIN LATERAL"),
+        "admit_one": ("AS ranked\n    FROM (", "AS ranked\n    FROM pg_sleep(0.7) CROSS JOIN LATERAL ("),
+    }[admit]
+    text = getattr(two.gate_sql, admit)
+    assert old in text
+    two.use(**{admit: text.replace(old, new)})
     if not with_lock:
-        lock = "ORDER BY id\n    FOR UPDATE SKIP LOCKED\n), gone AS"
-        lock = lock if lock in slept.take_wakes else "ORDER BY id FOR UPDATE SKIP LOCKED\n), gone AS"
-        assert lock in slept.take_wakes
-        slept = slept._replace(take_wakes=slept.take_wakes.replace(lock, "ORDER BY id\n), gone AS"))
-        one.gate._sql = one.gate_sql._replace(take_wakes=slept.take_wakes)
-    two.gate._sql = slept
+        lock = "ORDER BY id FOR UPDATE SKIP LOCKED\n), gone AS"
+        assert lock in two.gate_sql.take_wakes
+        for each in (one, two):
+            each.use(take_wakes=each.gate_sql.take_wakes.replace(lock, "ORDER BY id\n), gone AS"))
     database.execute("DELETE FROM leasequeue_wake WHERE id > (SELECT min(id) FROM leasequeue_wake)")
 
     found: list[int] = []
@@ -83,15 +92,21 @@ def test_a_sweep_wakes_the_key(database: Database, hand: Hands, with_wake: bool)
 
 
 @pytest.mark.parametrize("with_wake", [True, False])
-def test_a_row_that_was_locked_for_a_moment_is_not_forgotten(database: Database, hand: Hands, with_wake: bool) -> None:
+def test_a_row_that_was_locked_for_a_moment_is_not_forgotten(
+    database: Database, hand: Hands, admit: str, with_wake: bool
+) -> None:
     # Somebody: locks the waiting row ───────────────────> rolls back
     # B:                               takes its wake, skips the row
     put(database, "k", 1, limit=1)
     one = hand()
     if not with_wake:
-        old = "OR (t.fits > t.taken AND t.blocked = 0)"
-        assert old in one.gate_sql.admit
-        one.gate._sql = one.gate_sql._replace(admit=one.gate_sql.admit.replace(old, ""))
+        old, new = {
+            "admit": ("OR (t.fits > t.taken AND t.blocked = 0)", ""),
+            "leave_wake": ("WHERE NOT %(seen)s OR EXISTS", "WHERE NOT %(seen)s AND EXISTS"),
+        }[name := "admit" if admit == "admit" else "leave_wake"]
+        text = getattr(one.gate_sql, name)
+        assert old in text
+        one.use(**{name: text.replace(old, new)})
     with psycopg.connect(database.direct_url) as conn:
         conn.execute("SELECT FROM leasequeue_job FOR UPDATE")
         assert one.gated() == []
@@ -114,7 +129,7 @@ def test_the_window_of_a_rate_slides(database: Database, hand: Hands, sliding: b
         old = "start.at > clock_timestamp() - bounds.seconds * interval '1 second'"
         new = "start.at > to_timestamp(floor(extract(epoch FROM clock_timestamp()) / bounds.seconds) * bounds.seconds)"
         assert old in one.gate_sql.admit_under
-        one.gate._sql = one.gate_sql._replace(admit_under=one.gate_sql.admit_under.replace(old, new))
+        one.use(admit_under=one.gate_sql.admit_under.replace(old, new))
     assert len(one.gated()) == (0 if sliding else 5)
 
 
@@ -127,7 +142,7 @@ def test_a_key_does_not_hide_the_limit_of_its_task(database: Database, hand: Han
     if not looks_above:
         old = "task_name IS NOT NULL AND of_task > task_free"
         assert old in one.gate_sql.admit_under
-        one.gate._sql = one.gate_sql._replace(admit_under=one.gate_sql.admit_under.replace(old, "false"))
+        one.use(admit_under=one.gate_sql.admit_under.replace(old, "false"))
     assert len(one.gated(20)) == (4 if looks_above else 9)
 
 
