@@ -25,6 +25,7 @@ from leasequeue.db.jobs import job_statements
 from leasequeue.db.urls import Settings
 from leasequeue.worker import hotkeys
 from leasequeue.worker.gate import Gate
+from leasequeue.worker.relay import FEW
 
 LOAD = """WITH i AS (
     INSERT INTO leasequeue_job (task, state, limit_key, limit_max)
@@ -53,12 +54,24 @@ class Looper:
         params |= {"results": [None] * len(rows), "kept": [True] * len(rows)}
         return len(self.link.run(self.sql.complete_linked, params))
 
+    def follow(self, rows: list[tuple[Any, ...]]) -> tuple[int, list[tuple[Any, ...]]]:
+        """Complete some and claim what comes after them in one transaction, as a worker does with few; how many, and those."""
+        ends: dict[str, Any] = {"ids": [row[0] for row in rows], "terms": [row[1] for row in rows]}
+        ends |= {"results": [None] * len(rows), "kept": [True] * len(rows)}
+        followed = self.gate.follow(self.link, ends, self.me, {"default": self.k}, time.monotonic())
+        return len(followed.done), [row for each in followed.rows.values() for row in each]
+
     def drain(self, jobs: int, done: list[int]) -> None:
         """Until so many are done by all who share ``done``."""
+        rows: list[tuple[Any, ...]] = []
         while sum(done) < jobs:
-            rows = self.claim()
-            if rows:
+            rows = rows or self.claim()
+            if 0 < len(rows) <= FEW:
+                count, rows = self.follow(rows)
+                done.append(count)
+            elif rows:
                 done.append(self.complete(rows))
+                rows = []
 
 
 def load(conn: ground.Connection, prefix: str, keys: int, limit: int | None, jobs: int) -> None:
@@ -110,10 +123,8 @@ def refill(conn: ground.Connection, url: str) -> float:
     taken = []
     for _ in range(200):
         begun = time.perf_counter()
-        looper.complete(rows)
-        rows = []
-        while not rows:
-            rows = looper.claim()
+        _, rows = looper.follow(rows)
+        rows = rows or looper.claim()
         taken.append((time.perf_counter() - begun) * 1000)
     looper.link.close()
     return statistics.median(taken)

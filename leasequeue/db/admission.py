@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from leasequeue.db.jobs import CLAIMED, TAKE
+from leasequeue.db.jobs import CHILDLESS, CLAIMED, ENDED, HISTORY, LOCKED, TAKE
 from leasequeue.db.names import qualify
 
 GIVEN = """given AS MATERIALIZED (
@@ -143,11 +143,38 @@ SELECT %(queue)s, %(key)s, clock_timestamp() + %(seconds)s * interval '1 second'
 WHERE NOT %(seen)s OR EXISTS (SELECT FROM {s}.leasequeue_job
     WHERE limit_key = %(key)s AND queue = %(queue)s AND state = 'g' AND available_at <= now())"""
 
+# The first statement of a transaction in which the next job of a key takes the place of one that has succeeded: the end of that
+# one, as ``db/jobs.py`` writes it, and the bucket of its key, instead of a wake that is taken again in a moment. ``next``: the
+# second statement may be ``admit_one``. It may not where somebody else has the bucket, or where other queues wait for the key.
+_SUCCEED_BEFORE_NEXT = f"""{LOCKED}, d AS (
+    DELETE FROM {{s}}.leasequeue_job WHERE {CHILDLESS} RETURNING {ENDED}, limit_key
+), b AS MATERIALIZED (
+    SELECT id FROM {{s}}.leasequeue_bucket WHERE id = ANY(ARRAY(
+        SELECT hashtext(limit_key) & 16383 FROM d WHERE limit_key IS NOT NULL)) ORDER BY id FOR UPDATE SKIP LOCKED
+), freed AS MATERIALIZED (
+    SELECT queue, limit_key, ((hashtext(limit_key) & 16383) IN (SELECT id FROM b)) IS TRUE
+        AND NOT EXISTS (SELECT FROM {{s}}.leasequeue_wake WHERE parked = limit_key) AS next
+    FROM d WHERE limit_key IS NOT NULL GROUP BY queue, limit_key
+), w AS (
+    INSERT INTO {{s}}.leasequeue_wake (queue, key) SELECT queue, limit_key FROM freed WHERE NOT next
+), f AS (
+    INSERT INTO {{s}}.leasequeue_finished ({HISTORY}, meta, result)
+    SELECT d.id, queue, task, args, 'succeeded', attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta,
+        r.result::jsonb
+    FROM d JOIN unnest(%(ids)s::bigint[], %(results)s::text[], %(kept)s::boolean[]) AS r (id, result, kept) ON r.id = d.id
+    WHERE r.kept
+)
+SELECT d.id, d.queue, d.limit_key, coalesce(freed.next, false)
+FROM d LEFT JOIN freed ON freed.queue = d.queue AND freed.limit_key = d.limit_key"""
+
 
 @cache
 def statements(schema: str) -> dict[str, str]:
     """Name and text of each statement for one schema; parameters are named in the texts above."""
     quoted = qualify(schema)
     literal = f"{quoted}.leasequeue_term".replace("'", "''").replace("%", "%%")
-    texts = {"admit": _ADMIT, "admit_one": _ADMIT_ONE, "leave_wake": _LEAVE_WAKE}
+    texts = {
+        "admit": _ADMIT, "admit_one": _ADMIT_ONE, "leave_wake": _LEAVE_WAKE,
+        "succeed_before_next": _SUCCEED_BEFORE_NEXT,
+    }  # fmt: skip
     return {name: text.format(s=quoted.replace("%", "%%"), seq=literal) for name, text in texts.items()}

@@ -28,6 +28,9 @@ done for its key::
 Who takes a wake for the whole key reads the limits again before the second statement: those of ``db/limits.py``, which a
 change of a limit leaves, are of that kind.
 
+Where the end of a job and the claim of the next one of its key are one transaction (``succeed_before_next``, then
+``admit_one``), the bucket is taken with the end, and there is no wake between the two.
+
 A key that is used in several queues is handed on between them: who finds another queue parked under it lets that one go first,
 by a wake that says so (``given``) and is not handed on again.
 
@@ -35,7 +38,7 @@ Under a held snapshot dead index entries pile up at the head of each of these in
 the lanes of ready jobs do (``worker/floor.py``); a hot key has a floor for its rows, and one for the terms that are
 counted: no job that runs under it can have a smaller term than the smallest that was seen while its bucket was held.
 
-Locks: wakes, then buckets in id order, then jobs; all with SKIP LOCKED.
+Locks: wakes, then buckets in id order, then jobs; with an end, its own job before the bucket; all with SKIP LOCKED.
 """
 
 from __future__ import annotations
@@ -146,6 +149,7 @@ class GateStatements(NamedTuple):
     admit: str
     admit_one: str
     leave_wake: str
+    succeed_before_next: str
     admit_under: str
     take_suspect: str
     admit_suspect: str

@@ -170,7 +170,7 @@ _OF_END = "id, queue, task, args, attempt, abandoned, created_at, claimed_at"
 # That somebody asked for its end stays with a job, also where it has come to another one.
 _ASKED = """CASE WHEN cancel_requested_at IS NULL THEN meta
         ELSE coalesce(meta, '{{}}') || jsonb_build_object('cancel_requested_at', cancel_requested_at) END"""
-_ENDED = f"{_OF_END}, {_ASKED} AS meta, term"
+ENDED = f"{_OF_END}, {_ASKED} AS meta, term"
 # How far it was says something of a job that has not succeeded.
 _META = f"""CASE WHEN progress IS NULL THEN {_ASKED}
         ELSE coalesce({_ASKED}, '{{{{}}}}') || jsonb_build_object('progress', progress) END AS meta"""
@@ -184,14 +184,14 @@ EXPIRED = "'Expired: it was to start by ' || to_char(start_by AT TIME ZONE 'UTC'
 ASKED_BEFORE = "'Cancelled: on request, while it ran; that attempt has ended otherwise, and there is no other'"
 
 _COMPLETE = f"""{LOCKED}, d AS (
-    DELETE FROM {{s}}.leasequeue_job WHERE {CHILDLESS} RETURNING {_ENDED}
+    DELETE FROM {{s}}.leasequeue_job WHERE {CHILDLESS} RETURNING {ENDED}
 )
 INSERT INTO {{s}}.leasequeue_finished ({HISTORY}, meta)
 SELECT id, queue, task, args, 'succeeded', attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta FROM d
 RETURNING id"""
 
 _COMPLETE_WITH_RESULTS = f"""{LOCKED}, d AS (
-    DELETE FROM {{s}}.leasequeue_job WHERE {CHILDLESS} RETURNING {_ENDED}
+    DELETE FROM {{s}}.leasequeue_job WHERE {CHILDLESS} RETURNING {ENDED}
 )
 INSERT INTO {{s}}.leasequeue_finished ({HISTORY}, meta, result)
 SELECT d.id, queue, task, args, 'succeeded', attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta,
@@ -204,7 +204,7 @@ DELETE FROM {{s}}.leasequeue_job WHERE {CHILDLESS} RETURNING id"""
 
 # Of a job that passed a gate: its slot is free. Of a step of a workflow see db/ends.py.
 _COMPLETE_LINKED = f"""{LOCKED}, d AS (
-    DELETE FROM {{s}}.leasequeue_job WHERE {CHILDLESS} RETURNING {_ENDED}, limit_key,
+    DELETE FROM {{s}}.leasequeue_job WHERE {CHILDLESS} RETURNING {ENDED}, limit_key,
         CASE WHEN workflow IS NOT NULL THEN {_OPTIONS} END AS options
 ), {wake("d")}, f AS (
     INSERT INTO {{s}}.leasequeue_finished ({HISTORY}, meta, options, result)

@@ -90,6 +90,22 @@ class Admission:
         }
         return rows + execute(self._sql.admit_under, params)
 
+    def follow(self, execute: Execute, turn: Turn, one: Wanted) -> list[tuple[Any, ...]]:
+        """The rows that come after one that has ended, in the transaction of its end; what it cannot tell has a wake then."""
+        found = None
+        if not one.limit.rate and turn.queue not in self._ranked:
+            found = self._one(execute, turn, one)
+            if found is None:
+                self._ranked.add(turn.queue)
+        rows, rated = found or ([], {one.key})
+        if rated:
+            self.leave(execute, turn.queue, one.key, DUE)
+        return rows
+
+    def leave(self, execute: Execute, queue: str, key: str, left: Left) -> None:
+        """Leave a key a wake."""
+        execute(self._sql.leave_wake, left._asdict() | {"queue": queue, "key": key})
+
     def _plainly(self, execute: Execute, turn: Turn, wanted: list[Wanted]) -> tuple[list[tuple[Any, ...]], set[str]]:
         """Without rates, limits above or other queues; also the keys whose rows bring a rate, which are left as they are."""
         if len(wanted) == 1 and turn.queue not in self._ranked:
@@ -120,7 +136,7 @@ class Admission:
             runs=used > 0, elsewhere=elsewhere > 0, from_floor=one.start > BEGINNING,
         )  # fmt: skip
         if left is not None:
-            execute(self._sql.leave_wake, left._asdict() | {"queue": turn.queue, "key": one.key})
+            self.leave(execute, turn.queue, one.key, left)
         return rows, set()
 
     def _params(self, turn: Turn, wanted: list[Wanted]) -> dict[str, Any]:
@@ -148,6 +164,10 @@ class Left(NamedTuple):
     whole: bool
     parked: bool
     seen: bool
+
+
+DUE = Left(0.0, whole=False, parked=False, seen=False)
+"""Due now."""
 
 
 def left_to_do(

@@ -19,11 +19,15 @@ from leasequeue.loop import Loop, Outage
 from leasequeue.worker.floor import Ladder, Lane, aged, best_first
 from leasequeue.worker.gate import GATE_MAX, Gate
 from leasequeue.worker.hand import Claimed, Ended, Hand, Holder, Outcome, Slots
+from leasequeue.worker.relay import FEW_PER_SECOND
 
 if TYPE_CHECKING:
+    import uuid
+
     from leasequeue.db.connect import Link
     from leasequeue.worker.execute import Executor
     from leasequeue.worker.page import Page
+    from leasequeue.worker.relay import Relay
     from leasequeue.worker.strays import Strays
     from leasequeue.worker.wake import WakeMode
 
@@ -45,6 +49,7 @@ class Claimer(Loop):
         strays: told of a holder whose last claim has an unknown outcome.
         wake_mode: proves and listens for notifications on this loop's connection.
         gate: claims the jobs that are under a limit.
+        relay: ends that are written here, with the claim of the next job of their key.
 
     ``claims`` and ``claim_seconds`` count the claim statements and the time that they took.
     """
@@ -64,6 +69,7 @@ class Claimer(Loop):
         strays: Strays,
         wake_mode: WakeMode,
         gate: Gate,
+        relay: Relay,
         ttl_seconds: float,
     ) -> None:
         super().__init__("claimer", link, outage)
@@ -78,6 +84,8 @@ class Claimer(Loop):
         self._strays = strays
         self._wake_mode = wake_mode
         self._gate = gate
+        self._relay = relay
+        relay.wake = self.wake
         self._gate_first = {slots.name: False for slots in slots}
         self._full = False
         self._freed = False
@@ -147,6 +155,7 @@ class Claimer(Loop):
         self._wake_mode.begin(self.link)
 
     def interrupted(self) -> None:
+        self._relay.close()
         self._page.rest("claim_turn")
 
     def turn(self) -> None:
@@ -166,7 +175,9 @@ class Claimer(Loop):
         for slots in self._slots:
             slots.measure(now)
             slots.ready.nudge(now)
-        got = self._claim_all(now)
+        # Not where handlers end so fast that the completer is wanted beside, or ready jobs wait that want the next slot.
+        self._relay.open(not self._full and all(slots.rate < FEW_PER_SECOND for slots in self._slots))
+        got = self._follow(now) + self._claim_all(now)
         self._page.stamp("claim_ok")
         self._page.rest("claim_turn")
         if got:
@@ -222,6 +233,22 @@ class Claimer(Loop):
         got += turns[1](slots, room - got) if room > got else 0
         return got + (turns[0](slots, room - got) if room > got else 0)
 
+    def _follow(self, now: float) -> int:
+        """Write the ends that wait here, with the claim of what comes after them."""
+        if not self._relay:
+            return 0
+        self._hand_out()
+        # One slot stays free: where keys went on in all of them, no ready job would ever have a turn.
+        room = {
+            slots.name: slots.size - slots.lost - slots.in_hand() - 1
+            for slots in self._slots
+            if slots.name not in self._paused and not slots.high
+        }
+        me = self._holder.current
+        followed = self._relay.write(self.link, self._gate, me, room, now)
+        self._freed |= bool(followed.woken)
+        return sum(self._take_in(slots, followed.rows.get(slots.name, []), me, now) for slots in self._slots)
+
     def _claim_gated(self, slots: Slots, k: int) -> int:
         if slots.high:
             k = min(k, self._low_room(slots))  # of whatever priority they are
@@ -234,6 +261,12 @@ class Claimer(Loop):
         rows = self._gate.claim(self.link, slots.name, min(k, GATE_MAX), me, now, free)
         self.claims += 1
         self.claim_seconds += time.monotonic() - now
+        return self._take_in(slots, rows, me, now)
+
+    def _take_in(self, slots: Slots, rows: list[tuple[Any, ...]], me: uuid.UUID, now: float) -> int:
+        """Hand rows of a gate to their slots."""
+        if not rows:
+            return 0
         rows.sort(key=_order)
         jobs = [Claimed(row, me, slots.name, self._task_of(row[2]), now) for row in rows]
         self._hand.add(jobs)
@@ -378,6 +411,7 @@ class Claimer(Loop):
             self._finish(Ended(job, Outcome.UNSTARTED))
 
     def ended(self) -> None:
+        self._relay.close()
         self._hand_out()
         for slots in self._slots:
             self._give_back(slots)

@@ -144,7 +144,8 @@ class Completer(Loop):
             # What was written leaves the batch at once: if the connection breaks later, it is not written again.
             self._write(group, members)
             written = set(map(id, members))
-            if (group[0] is not Outcome.SUCCEEDED or group[2] in _LINKED) and any(e.job.linked for e in members):
+            plain = group[0] is Outcome.WRITTEN or (group[0] is Outcome.SUCCEEDED and group[2] not in _LINKED)
+            if not plain and any(e.job.linked for e in members):
                 self.freed()
             self._batch = [ended for ended in self._batch if id(ended) not in written]
         self._page.stamp("complete_ok")
@@ -183,6 +184,9 @@ class Completer(Loop):
             self._refuse(
                 [e for e in members if e.job.given_up], "its handler went on after its timeout, and has ended now"
             )
+            return
+        if outcome is Outcome.WRITTEN:
+            self._acknowledge(members)
             return
         if outcome is Outcome.COMPLETED_BY_CALLER:
             self._verify(members, holder)
@@ -407,7 +411,7 @@ class Completer(Loop):
 
     def _acknowledge(self, members: list[Ended]) -> None:
         for ended in members:
-            if ended.outcome in (Outcome.SUCCEEDED, Outcome.COMPLETED_BY_CALLER):
+            if ended.outcome in (Outcome.SUCCEEDED, Outcome.COMPLETED_BY_CALLER, Outcome.WRITTEN):
                 self.completed += 1
             elif ended.outcome in (Outcome.FAILED, Outcome.FAILED_FOR_GOOD):
                 self.failed += 1

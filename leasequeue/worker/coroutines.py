@@ -81,7 +81,8 @@ class Coroutines:
                 continue
             job.slots = slots
             try:
-                executor.finish(await self._run(job, slots, me))
+                ended = await self._run(job, slots, me)
+                executor.relay(ended) if job.linked else executor.finish(ended)
             except BaseException as error:  # noqa: BLE001  # a slot must not be lost with its consumer
                 executor.broke(job, error)
             slots.ended[number] += 1

@@ -50,6 +50,7 @@ class Executor:
         slots: by queue name.
         page: where started jobs are noted.
         finish: called once for each job, from the thread that ran it (twice for one that was given up).
+        relay: called instead for a job that passed a gate or is part of a workflow.
         trust_seconds: how long after ``Claimed.renewed`` the lease is still trusted to begin work.
         pool: the child processes.
     """
@@ -60,6 +61,7 @@ class Executor:
         slots: Iterable[Slots],
         page: Page,
         finish: Callable[[Ended], None],
+        relay: Callable[[Ended], None],
         trust_seconds: float,
         pool: Pool,
     ) -> None:
@@ -74,6 +76,7 @@ class Executor:
         self._coroutines = Coroutines(self)
         self._stopping = threading.Lock()
         self.finish = finish
+        self.relay = relay
         self.handler: Callable[[Task[..., Any]], Handler] = lq.handler
         self.warden = Warden(self.stop_job, self._interrupt, finish)
         self.on_loop = self._coroutines.on_loop

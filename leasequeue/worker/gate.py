@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import time
 import uuid
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leasequeue.db.gates import GateStatements
 from leasequeue.errors import DoesNotBind
 from leasequeue.limit import OF_QUEUE, OF_TASK, Limit, Rules
-from leasequeue.worker.admission import Above, Admission, Turn, Wanted
+from leasequeue.worker.admission import DUE, Above, Admission, Turn, Wanted
 from leasequeue.worker.attempt import decode, describe
 from leasequeue.worker.floor import Ladder, Lane
 from leasequeue.worker.hand import Ended, Outcome
 from leasequeue.worker.hotkeys import HotKeys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from leasequeue.db.connect import Execute, Link
     from leasequeue.worker.hand import Claimed
@@ -36,6 +37,20 @@ GATE_MAX = 500
 
 SUSPECT_TRIES = 10
 """Suspects that are looked at in one round, the oldest first, where those before them do not fit."""
+
+
+class Followed(NamedTuple):
+    """What became of ends that were written with the claim of the next jobs.
+
+    Attributes:
+        done: the ids that were written.
+        rows: of the claim, by queue.
+        woken: keys that were left a wake instead.
+    """
+
+    done: list[int]
+    rows: dict[str, list[tuple[Any, ...]]]
+    woken: set[str]
 
 
 class Gate:
@@ -165,6 +180,45 @@ class Gate:
         self._used.add(queue)
         self._keys.learn(queue, [(one.key, one.quota) for one in wanted], rows, now)
         return rows, bool(above)
+
+    def follow(
+        self, link: Link, ends: Mapping[str, object], holder: uuid.UUID, room: Mapping[str, int], now: float
+    ) -> Followed:
+        """Write that some jobs have succeeded, and claim the next ones of their keys, in one transaction.
+
+        Args:
+            ends: ``ids``, ``terms``, ``results`` and ``kept`` of them; all are held by ``holder``, none is part of a workflow.
+            room: how many may follow in each queue; a key of another one, or beyond that, is left a wake.
+        """
+        followed = Followed([], {}, set())
+        wanted: list[tuple[str, Wanted]] = []
+
+        def steps(execute: Execute) -> None:
+            left = dict(room)
+            freed: Counter[tuple[str, str]] = Counter()
+            for id, queue, key, free in execute(self._sql.succeed_before_next, {**ends, "me": holder}):
+                followed.done.append(id)
+                if free:
+                    freed[queue, key] += 1
+                elif key is not None:
+                    followed.woken.add(key)
+            for (queue, key), count in freed.items():
+                k = min(count, left.get(queue, 0))
+                if k <= 0 or self._rules.above(queue):
+                    self._admission.leave(execute, queue, key, DUE)
+                    followed.woken.add(key)
+                    continue
+                left[queue] -= k
+                (one,) = self._wanted(queue, k, [(key, False, 0)], now)
+                wanted.append((queue, one))
+                rows = self._admission.follow(execute, Turn(queue, holder, k, k, self._keys.term), one)
+                followed.rows.setdefault(queue, []).extend(rows)
+
+        link.transact(steps)
+        for queue, one in wanted:
+            of_key = [row for row in followed.rows[queue] if row[14] == one.key]
+            self._keys.learn(queue, [(one.key, one.quota)], of_key, now)
+        return followed
 
     def _wanted(self, queue: str, k: int, seen: list[tuple[Any, ...]], now: float) -> list[Wanted]:
         """The keys whose wakes were taken. All keys of one look have the same share, however many wait under each.

@@ -37,6 +37,7 @@ class Outcome(enum.Enum):
     UNBOUND = "its task or arguments are unknown here"
     DIVERTED = "it is under a limit, and goes to its gate"
     LOST = "lease lost"
+    WRITTEN = "succeeded, and written by the claimer"
 
 
 class Failure(NamedTuple):

@@ -45,6 +45,7 @@ from leasequeue.worker.page import Page
 from leasequeue.worker.pipe import Pipe
 from leasequeue.worker.pool import Pool
 from leasequeue.worker.progress import ProgressWriter
+from leasequeue.worker.relay import Relay
 from leasequeue.worker.renew import Renewer
 from leasequeue.worker.strays import Strays
 from leasequeue.worker.suspects import SuspectClaimer
@@ -112,7 +113,10 @@ class Process:
         self.completer = Completer(link("completer"), outage, sql, page, self.hand, lq.keeps, name, back, ends)
         margin = max(min(1.0, options.ttl_seconds / 2), options.ttl_seconds / 5)
         self._pool = Pool(options, lq.process_jobs, lq.process_memory_mib)
-        self.executor = Executor(lq, self.slots, page, self.completer.finish, options.ttl_seconds - margin, self._pool)
+        relay = Relay(self.completer.finish, lq.keeps)
+        self.executor = Executor(
+            lq, self.slots, page, self.completer.finish, relay.offer, options.ttl_seconds - margin, self._pool
+        )
         self.wake_mode = WakeMode(settings, schema, options.poll_only)
         holder = Holder(prefix)
         self._strays = strays = Strays(sql, self.hand, STATEMENT_BOUND_SECONDS)
@@ -124,7 +128,7 @@ class Process:
         else:
             self.claimer = Claimer(
                 link("claimer"), outage, sql, page, self.hand, holder, self.slots, self.executor,
-                lq.registry.get, self.completer.finish, strays, self.wake_mode, self._gate(queues), options.ttl_seconds,
+                lq.registry.get, self.completer.finish, strays, self.wake_mode, self._gate(queues), relay, options.ttl_seconds,
             )  # fmt: skip
             self.completer.freed = self.claimer.freed
             self.completer.released = self.claimer.released

@@ -54,7 +54,7 @@ class Threads:
             run = self._run if job.task is None or job.task.conduct.executor == "thread" else self._run_apart
             try:
                 ended = run(job, slots, window)
-                executor.finish(ended)
+                executor.relay(ended) if job.linked else executor.finish(ended)
             except BaseException as error:  # noqa: BLE001  # a slot must not be lost with its thread
                 executor.broke(job, error)
             slots.ended[number] += 1

@@ -99,3 +99,28 @@ SELECT %(queue)s, %(key)s, clock_timestamp() + %(seconds)s * interval '1 second'
     CASE WHEN %(parked)s::boolean THEN %(key)s END, %(whole)s
 WHERE NOT %(seen)s OR EXISTS (SELECT FROM "app".leasequeue_job
     WHERE limit_key = %(key)s AND queue = %(queue)s AND state = 'g' AND available_at <= now());
+
+-- succeed_before_next
+WITH k AS MATERIALIZED (
+    SELECT id FROM "app".leasequeue_job WHERE id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s AND ((id, term) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(terms)s::bigint[]))) IS TRUE ORDER BY id FOR UPDATE SKIP LOCKED
+), d AS (
+    DELETE FROM "app".leasequeue_job WHERE id = ANY(ARRAY(SELECT id FROM k)) AND children IS NULL RETURNING id, queue, task, args, attempt, abandoned, created_at, claimed_at, CASE WHEN cancel_requested_at IS NULL THEN meta
+        ELSE coalesce(meta, '{}') || jsonb_build_object('cancel_requested_at', cancel_requested_at) END AS meta, term, limit_key
+), b AS MATERIALIZED (
+    SELECT id FROM "app".leasequeue_bucket WHERE id = ANY(ARRAY(
+        SELECT hashtext(limit_key) & 16383 FROM d WHERE limit_key IS NOT NULL)) ORDER BY id FOR UPDATE SKIP LOCKED
+), freed AS MATERIALIZED (
+    SELECT queue, limit_key, ((hashtext(limit_key) & 16383) IN (SELECT id FROM b)) IS TRUE
+        AND NOT EXISTS (SELECT FROM "app".leasequeue_wake WHERE parked = limit_key) AS next
+    FROM d WHERE limit_key IS NOT NULL GROUP BY queue, limit_key
+), w AS (
+    INSERT INTO "app".leasequeue_wake (queue, key) SELECT queue, limit_key FROM freed WHERE NOT next
+), f AS (
+    INSERT INTO "app".leasequeue_finished (id, queue, task, args, outcome, attempt, abandoned, enqueued_at, started_at, finished_at, meta, result)
+    SELECT d.id, queue, task, args, 'succeeded', attempt, abandoned, created_at, claimed_at, clock_timestamp(), meta,
+        r.result::jsonb
+    FROM d JOIN unnest(%(ids)s::bigint[], %(results)s::text[], %(kept)s::boolean[]) AS r (id, result, kept) ON r.id = d.id
+    WHERE r.kept
+)
+SELECT d.id, d.queue, d.limit_key, coalesce(freed.next, false)
+FROM d LEFT JOIN freed ON freed.queue = d.queue AND freed.limit_key = d.limit_key;

@@ -14,8 +14,8 @@ def hand(database: Database) -> Iterator[Hands]:
     """``hand("default", "mail")`` makes a claimer for these queues; all of them end with the test."""
     made: list[Hand] = []
 
-    def make(*queues: str, ttl_seconds: float = 30.0) -> Hand:
-        made.append(Hand(database, *queues, ttl_seconds=ttl_seconds))
+    def make(*queues: str, ttl_seconds: float = 30.0, url: str | None = None) -> Hand:
+        made.append(Hand(database, *queues, ttl_seconds=ttl_seconds, url=url))
         return made[-1]
 
     yield make

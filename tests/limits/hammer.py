@@ -32,6 +32,7 @@ from leasequeue.db.program import Checked, run
 from leasequeue.db.urls import Settings
 from leasequeue.job import NewJob
 from leasequeue.worker.gate import Gate, claim_suspect
+from leasequeue.worker.relay import FEW
 from tests.support.waiting import until
 
 TTL = 0.8
@@ -118,6 +119,13 @@ class Claimer:
         }  # fmt: skip
         return len(self.link.run(self.sql.complete_linked, params))
 
+    def follow(self, rows: list[tuple[Any, ...]]) -> tuple[int, list[tuple[Any, ...]]]:
+        """Complete and claim what comes after in one transaction; how many were completed, and the rows."""
+        ends: dict[str, Any] = {"ids": [row[0] for row in rows], "terms": [row[1] for row in rows]}
+        ends |= {"results": [None] * len(rows), "kept": [True] * len(rows)}
+        found = self.gate.follow(self.link, ends, self.me, {"default": FEW, "narrow": FEW}, time.monotonic())
+        return len(found.done), [row for each in found.rows.values() for row in each]
+
     def suspect(self) -> list[tuple[Any, ...]]:
         """One that was abandoned twice, as the process that runs those claims it; made to look like the others."""
         params = {"me": self.me, "ttl": TTL, "queues": ["default", "narrow"]}
@@ -162,13 +170,15 @@ def _work(url: str, seed: int, variant: str | None, calm: bool, claims: Any, sto
     dice, counts = claimer.random, tally.counts
     late: list[tuple[float, list[tuple[Any, ...]], uuid.UUID]] = []
     rules_due = 0.0
-    while not stop.is_set():
+    followers: tuple[list[tuple[Any, ...]], float] = [], 0.0
+    while not stop.is_set() or followers[0]:
         if time.monotonic() > rules_due:
             claimer.gate.read_rules(claimer.link)
             rules_due = time.monotonic() + 0.05
         wild = not calm and dice.random() < 0.06
-        before = time.monotonic()
-        rows = claimer.claim(
+        rows, before = followers if followers[0] else ([], time.monotonic())
+        followers = [], 0.0
+        rows = rows or claimer.claim(
             dice.choice((1, 3, 20)), hold=dice.choice((0.0, 0.0, dice.uniform(0.05, 0.3))) if wild else 0.0,
             roll_back=wild and dice.random() < 0.5,
         )  # fmt: skip
@@ -178,6 +188,7 @@ def _work(url: str, seed: int, variant: str | None, calm: bool, claims: Any, sto
             claimer.link.run(claimer.sql.sweep)
         while late and late[0][0] < time.monotonic():
             _, old, holder = late.pop(0)
+            claimer.link.run(claimer.sql.sweep)  # a lease that is over, but that nobody has swept, may still be ended
             counts["stale tried"] += len(old)
             counts["stale accepted"] += claimer.complete(old, holder)
         if not rows:
@@ -203,7 +214,13 @@ def _work(url: str, seed: int, variant: str | None, calm: bool, claims: Any, sto
             if chance < 0.08:
                 claimer.retry(rows[0], dice.choice((0.0, 0.05)))
                 rest = rows[1:]
-            if rest:
+            if rest and len(rest) <= FEW and dice.random() < 0.5 and not stop.is_set():
+                sent = time.monotonic()
+                done, came = claimer.follow(rest)
+                followers = came, sent
+                counts["completed"] += done
+                counts["followed"] += len(came)
+            elif rest:
                 counts["completed"] += claimer.complete(rest)
         # A lease that was over before its end was written counts no further than its term of life.
         tally.intervals += [(row[0], row[14], row[2], row[9], after, min(end, before + TTL)) for row in rows]
@@ -221,7 +238,7 @@ def _new_job(dice: random.Random) -> NewJob:
     )  # fmt: skip
 
 
-def _enqueue(url: str, seed: int, calm: bool, stop: Event, out: Any) -> None:
+def _enqueue(url: str, seed: int, calm: bool, alone: bool, stop: Event, out: Any) -> None:
     dice, tally = random.Random(seed), Tally()  # noqa: S311
     with psycopg.connect(url, prepare_threshold=None) as conn:
         while not stop.is_set():
@@ -233,6 +250,8 @@ def _enqueue(url: str, seed: int, calm: bool, stop: Event, out: Any) -> None:
                 time.sleep(0.003)
                 continue
             jobs = [_new_job(dice) for _ in range(dice.choice((1, 1, 10, 40)))]
+            if alone:
+                jobs = [dataclasses.replace(job, priority=0) for job in jobs]
             if calm:
                 jobs = [dataclasses.replace(job, priority=0, delay_seconds=0.0, queue="default") for job in jobs]
             run(conn, enqueue_many, "public", jobs, Checked())
@@ -268,10 +287,10 @@ def _disturb(url: str, seed: int, stop: Event, out: Any) -> None:
     out.put(Tally())
 
 
-def _rules(url: str, calm: bool) -> None:
-    above = [] if calm else [("task:bounded", TASK_LIMIT), ("queue:narrow", QUEUE_LIMIT)]
+def _rules(url: str, above: bool) -> None:
+    higher = [("task:bounded", TASK_LIMIT), ("queue:narrow", QUEUE_LIMIT)] if above else []
     with psycopg.connect(url, autocommit=True, prepare_threshold=None) as conn:
-        for name, limit in [("moved", LIMITS["moved"]), *above]:
+        for name, limit in [("moved", LIMITS["moved"]), *higher]:
             conn.execute(
                 "INSERT INTO leasequeue_limit (name, declared, max_running) VALUES (%s, false, %s)", (name, limit)
             )
@@ -312,7 +331,7 @@ def _most(events: list[tuple[float, int]]) -> int:
     return most
 
 
-def _faults(intervals: list[tuple[int, str, str, str, float, float]], calm: bool) -> Counter[str]:
+def _faults(intervals: list[tuple[int, str, str, str, float, float]], calm: bool, above: bool) -> Counter[str]:
     found: Counter[str] = Counter()
     by: dict[str, list[tuple[float, int]]] = defaultdict(list)
     starts: dict[str, list[tuple[float, int]]] = defaultdict(list)
@@ -320,7 +339,7 @@ def _faults(intervals: list[tuple[int, str, str, str, float, float]], calm: bool
         if end <= begin:
             continue
         names = [key]
-        if not calm:
+        if above:
             names += ["task:bounded"] * (task == "bounded") + ["queue:narrow"] * (queue == "narrow")
         for name in names:
             by[name] += [(begin, 1), (end, -1)]
@@ -346,25 +365,28 @@ def hammer(
     processes: int = 6,
     variant: str | None = None,
     calm: bool = False,
+    alone: bool = False,
     seed: int = 1,
 ) -> tuple[Counter[str], Counter[str], int]:
     """Run it; returns the faults, the counts, and how many intervals there were.
 
     Args:
         url: of the claimers; ``direct_url``: of everything else.
-        calm: no crashes, no pauses, no priorities, no limits beside the jobs: serial keys must then run in order of id.
+        calm: no crashes, no pauses, no priorities, no limits above: serial keys must then run in order of id.
+        alone: no priorities and no limits above the keys, as it must be for one job to follow another in one transaction.
     """
-    _rules(direct_url, calm)
+    above = not (alone or calm)
+    _rules(direct_url, above)
     claims = _CONTEXT.Value("q", 0)
     targets: list[tuple[Any, tuple[Any, ...]]] = [
         (_work, (url, seed + n, variant, calm, claims)) for n in range(processes)
     ]
-    targets += [(_enqueue, (direct_url, seed + 100 + n, calm)) for n in range(1 if calm else 2)]
+    targets += [(_enqueue, (direct_url, seed + 100 + n, calm, alone)) for n in range(1 if calm else 2)]
     targets += [] if calm else [(_disturb, (direct_url, seed + 200))]
     with _processes(targets, claims, seconds) as tallies:
         intervals = [interval for tally in tallies for interval in tally.intervals]
         counts = sum((tally.counts for tally in tallies), Counter[str]())
-    faults = _faults(intervals, calm)
+    faults = _faults(intervals, calm, above)
     faults["stale finish accepted"] += counts["stale accepted"]
     _drain(url, direct_url, variant, faults)
     with psycopg.connect(direct_url, autocommit=True, prepare_threshold=None) as conn:

@@ -33,8 +33,8 @@ class Taken(NamedTuple):
 class Hand:
     """One process at the gates of some queues."""
 
-    def __init__(self, database: Database, *queues: str, ttl_seconds: float = 30.0) -> None:
-        self.link = Link(Settings.parse(database.url), application_name="leasequeue claimer")
+    def __init__(self, database: Database, *queues: str, ttl_seconds: float = 30.0, url: str | None = None) -> None:
+        self.link = Link(Settings.parse(url or database.url), application_name="leasequeue claimer")
         self.link.connect()
         self.me = uuid.uuid4()
         self.ttl_seconds = ttl_seconds
@@ -72,6 +72,15 @@ class Hand:
         while time.monotonic() < end:
             assert self.gated(10, queue) == []
             time.sleep(0.005)  # as a poll would
+
+    def follow(self, jobs: Iterable[Taken], room: int = 10) -> tuple[list[int], list[Taken]]:
+        """Complete these, and claim what comes after them, in one transaction: which were completed, and the next ones."""
+        jobs = list(jobs)
+        ends: dict[str, Any] = {"ids": [job.id for job in jobs], "terms": [job.term for job in jobs]}
+        ends |= {"results": [None] * len(jobs), "kept": [True] * len(jobs)}
+        found = self.gate.follow(self.link, ends, self.me, dict.fromkeys(self.queues, room), time.monotonic())
+        rows = [row for each in found.rows.values() for row in each]
+        return found.done, [Taken(row[0], row[1], row[2], row[8], row[9], row[14]) for row in rows]
 
     def complete(self, jobs: Iterable[Taken]) -> int:
         listed = list(jobs)

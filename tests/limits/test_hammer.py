@@ -8,11 +8,13 @@ from tests.limits.hammer import VARIANTS, hammer, seconds_of_a_run
 from tests.support.databases import Database
 
 
-def test_no_limit_is_exceeded_and_no_wake_is_lost(database: Database) -> None:
-    faults, counts, intervals = hammer(database.url, database.direct_url, seconds=seconds_of_a_run(4.0))
+@pytest.mark.parametrize("alone", [False, True])
+def test_no_limit_is_exceeded_and_no_wake_is_lost(database: Database, alone: bool) -> None:
+    faults, counts, intervals = hammer(database.url, database.direct_url, seconds=seconds_of_a_run(4.0), alone=alone)
     print(f"{intervals:,} intervals, {dict(counts)}")
     assert faults == {}
     assert counts["stale tried"] or counts["crashes"]
+    assert not alone or counts["followed"], "no job followed another in one transaction"
     assert intervals > 100
 
 

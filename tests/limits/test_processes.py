@@ -94,7 +94,7 @@ def test_a_serial_key_goes_on_where_its_jobs_complete_in_child_processes(
 def test_a_crashed_holder_frees_its_key(database: Database, app: LeaseQueue, worker: Callable[..., Worker]) -> None:
     _enqueue(database, [serial.call("s", 60.0), serial.call("s", 0.0)])
     first = worker(database, app=APP, ttl_seconds=2.0).started()
-    until(lambda: database.scalar("SELECT count(*) FROM leasequeue_job WHERE state = 'l'") == 1)
+    until(lambda: database.scalar("SELECT count(*) FROM leasequeue_job WHERE state = 'l' AND task = 'serial'") == 1)
     first.kill_tree()
     database.execute('UPDATE leasequeue_job SET args = \'{"name": "s"}\'')
     worker(database, app=APP, ttl_seconds=2.0)

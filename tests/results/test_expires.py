@@ -130,7 +130,7 @@ def test_an_executor_that_got_it_in_time_and_starts_it_late(
     job = Claimed(row, me, "default", lq.registry["report"], sent)
     assert job.start_by is not None
     assert 59 < job.start_by - sent < 60.01
-    executor = Executor(lq, [], None, lambda ended: None, 30.0, None)  # type: ignore[arg-type]  # no page, no pool
+    executor = Executor(lq, [], None, lambda ended: None, lambda ended: None, 30.0, None)  # type: ignore[arg-type]  # no page, no pool
     ended = executor.prepare(job, job.start_by + 0.001)
     assert isinstance(ended, Ended)
     assert ended.outcome is Outcome.EXPIRED

@@ -149,7 +149,7 @@ def test_coroutines_of_the_same_queue_do_not_hide_a_thread_that_blocks() -> None
     async def ticks() -> None: ...
 
     slots, ends = Slots("default", 3), list[Ended]()
-    executor = Executor(lq, [slots], Page(create_file()), ends.append, 1e9, cast("Any", None))
+    executor = Executor(lq, [slots], Page(create_file()), ends.append, ends.append, 1e9, cast("Any", None))
     executor.start()
     ids = iter(range(1, 10_000))
 
