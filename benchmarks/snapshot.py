@@ -5,7 +5,7 @@
 One transaction keeps a snapshot for the whole run, so no dead row can be vacuumed. Jobs come by ``enqueue_many`` (one
 timestamp for all of a call) in two priorities, from a producer that keeps a backlog (full load) or keeps a rate; four more
 enqueue single jobs in transactions that commit 0.2 to 8 s late. Shown for each ten seconds: jobs per second and the mean
-time of a claim statement; at the end, how late the late ones were claimed, against the promise of 2d + 1 s.
+time of a claim statement; at the end, how late the late ones were claimed and started, against the promise of 2d + 1 s.
 """
 
 from __future__ import annotations
@@ -96,9 +96,12 @@ def run(url: str, seconds: float, rate: float | None) -> bool:
     print(f"claim statement: first {first:.2f} ms, last {last:.2f} ms, ratio {last / first:.2f}")
     kept = True
     for delay, waits in sorted(late.items()):
-        worst = max(waits)
-        kept = kept and worst <= 2 * delay + 1
-        print(f"committed {delay:g} s late: {len(waits)} jobs, worst {worst:.2f} s, promised {2 * delay + 1:.1f} s")
+        claimed, started = (max(each) for each in zip(*waits, strict=True))
+        kept = kept and claimed <= 2 * delay + 1
+        print(
+            f"committed {delay:g} s late: {len(waits)} jobs, worst claimed after {claimed:.2f} s, started after "
+            f"{started:.2f} s, promised {2 * delay + 1:.1f} s"
+        )
     return kept and last <= 1.3 * first
 
 
@@ -128,12 +131,16 @@ def _counters(conn: ground.Connection) -> tuple[int, int, int]:
     return tuple(int(value or 0) for value in row)  # type: ignore[return-value]  # three of them
 
 
-def _lateness(conn: ground.Connection, late: dict[int, tuple[float, float]]) -> dict[float, list[float]]:
-    found: dict[float, list[float]] = {}
-    rows: Any = conn.execute("SELECT id, result::text FROM leasequeue_finished WHERE result IS NOT NULL").fetchall()
-    started = {int(id): float(result) for id, result in rows}
+def _lateness(conn: ground.Connection, late: dict[int, tuple[float, float]]) -> dict[float, list[tuple[float, float]]]:
+    """By how late they were committed: seconds from the commit to the claim, and to the start of the handler."""
+    rows: Any = conn.execute(
+        "SELECT id, extract(epoch FROM started_at)::float8, result::text FROM leasequeue_finished WHERE result IS NOT NULL"
+    ).fetchall()
+    found: dict[float, list[tuple[float, float]]] = {}
+    seen = {int(id): (float(claimed), float(result)) for id, claimed, result in rows}
     for id, (delay, committed) in late.items():
-        found.setdefault(delay, []).append(started.get(id, float("inf")) - committed)
+        claimed, started = seen.get(id, (float("inf"), float("inf")))
+        found.setdefault(delay, []).append((claimed - committed, started - committed))
     return found
 
 

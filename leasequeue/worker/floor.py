@@ -6,8 +6,9 @@ priority of a queue), a **floor**: the smallest ``(available_at, id)`` of its la
 and empty batches.
 
 What can appear below the floor are rows that were committed late, and rows that were given back. The **ladder** finds
-them: rung W = 1, 2, 4 ... seconds scans the last 2W seconds below the floor once every W seconds. Each rung costs the
-same small share of time, and a job that is committed d seconds after its ``available_at`` is claimed within 2d + 1 s.
+them: rung W = 1, 2, 4 ... seconds scans the last 2W seconds below the floor once every W seconds, or a quarter sooner, which
+is for what comes after: the statement itself, and what waits in front of it. Each rung costs the same small share of time, and
+a job that is committed d seconds after its ``available_at`` is claimed within 2d + 1 s, and starts.
 Past the last rung the whole lane is scanned, and whoever knows of old rows (a sweep, a supervisor) asks for it at once.
 """
 
@@ -18,6 +19,9 @@ from dataclasses import dataclass
 
 RUNGS = tuple(float(2**n) for n in range(13))
 """The rungs in seconds: 1 s to a little over an hour; the whole lane is scanned once per twice the last."""
+
+EVERY = 0.75
+"""How often a rung is scanned, as a part of its seconds."""
 
 BEGINNING = (float("-inf"), 0)
 
@@ -31,7 +35,7 @@ class Ladder:
     __slots__ = ("_asked", "_due", "_noticed", "_scanned", "_whole")
 
     def __init__(self, now: float) -> None:
-        self._due = [now + rung for rung in RUNGS]
+        self._due = [now + EVERY * rung for rung in RUNGS]
         self._whole = now + 2 * RUNGS[-1]
         # How often the whole lane was asked for, up to which of these a scan has begun, and has ended.
         self._asked = self._noticed = self._scanned = 0
@@ -50,7 +54,7 @@ class Ladder:
             self._scanned = self._noticed
         for i, rung in enumerate(RUNGS):
             if self._due[i] <= now and 2 * rung <= depth:
-                self._due[i] = now + rung
+                self._due[i] = now + EVERY * rung
 
     def soon(self) -> None:
         """Make the first rung due at once."""
