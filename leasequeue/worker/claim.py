@@ -7,7 +7,6 @@ a pause early. Nothing depends on it.
 from __future__ import annotations
 
 import logging
-import operator
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -16,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 from leasequeue.db.connect import readable
 from leasequeue.db.jobs import JobStatements
 from leasequeue.loop import Loop, Outage
-from leasequeue.worker.floor import Ladder, Lane, aged, best_first
+from leasequeue.worker.floor import Lane, aged, best_first
 from leasequeue.worker.gate import GATE_MAX, Gate
 from leasequeue.worker.hand import Claimed, Ended, Hand, Holder, Outcome, Slots
+from leasequeue.worker.lanes import Lanes, of_lane
 from leasequeue.worker.relay import FEW_PER_SECOND
 
 if TYPE_CHECKING:
@@ -91,11 +91,7 @@ class Claimer(Loop):
         self._freed = False
         self._staged: tuple[Slots, list[Claimed]] | None = None
         self._ttl_seconds = ttl_seconds
-        now = time.monotonic()
-        self._lanes: dict[str, dict[int, Lane]] = {s.name: {0: Lane(s.name, 0, Ladder(now))} for s in slots}
-        self._probe = Ladder(now)
-        self._paused: set[str] = set()
-        self._database_now = self._database_read = float("-inf")
+        self._lanes = Lanes(sql, [each.name for each in slots])
         self._lanes_due = 0.0
         self._poll_seconds = POLL_MIN_SECONDS
         self.claims = 0
@@ -115,17 +111,13 @@ class Claimer(Loop):
 
     def rescan(self) -> None:
         """Old rows became ready (a sweep, a dead process): scan from the beginning once. Any thread."""
-        for lanes in list(self._lanes.values()):
-            for lane in list(lanes.values()):
-                lane.rescan()
+        self._lanes.rescan()
         self._gate.rescan()
         self.wake()
 
     def released(self) -> None:
         """Rows became ready that are due since a moment ago: look a little below the floors at once. Any thread."""
-        for lanes in list(self._lanes.values()):
-            for lane in list(lanes.values()):
-                lane.look()
+        self._lanes.look()
         self.wake()
 
     def freed(self) -> None:
@@ -151,6 +143,7 @@ class Claimer(Loop):
         if self.link.generation > 1:
             self._strays.suspect(self._holder.renew())
         self._lanes_due = 0.0
+        self._lanes.forget_probe()
         self._gate.connected()
         self._wake_mode.begin(self.link)
 
@@ -170,7 +163,9 @@ class Claimer(Loop):
         now = time.monotonic()
         self._wake_mode.take(self.link)
         if now >= self._lanes_due:
-            self._read_lanes(now)
+            self._lanes.read(self._ask, now)
+            self._gate.read_rules(self.link)
+            self._lanes_due = now + LANES_EVERY_SECONDS
         self._give_back_stale(now)
         for slots in self._slots:
             slots.measure(now)
@@ -198,7 +193,7 @@ class Claimer(Loop):
 
     def _claim_all(self, now: float) -> int:
         """Fill the free slots of every queue; the jobs got."""
-        roomy = [s for s in self._slots if s.name not in self._paused and s.room() > 0]
+        roomy = [s for s in self._slots if s.name not in self._lanes.paused and s.room() > 0]
         names = [slots.name for slots in roomy]
         # A look at the gates comes last, where ready jobs have left room, so that it delays none; and now and then first, or
         # when there may be something.
@@ -207,14 +202,14 @@ class Claimer(Loop):
         if freed:
             gates = self._gate.used(names)  # a wake is there for certain: no look is needed
         elif self._full:
-            gates = self._gate.due(self._ask, names, now, self._database_now, hurried=True)
+            gates = self._gate.due(self._ask, names, now, self._lanes.database_now, hurried=True)
         ready = {slots.name for slots in self._with_ready(now, roomy)}
         got = 0
         for slots in roomy:
             got += self._fill(slots, slots.name in ready, slots.name in gates)
         left = [slots for slots in roomy if slots.name not in gates and slots.room() > 0]
         if left:
-            gates = self._gate.due(self._ask, [s.name for s in left], now, self._database_now, hurried=False)
+            gates = self._gate.due(self._ask, [s.name for s in left], now, self._lanes.database_now, hurried=False)
             got += sum(self._claim_gated(slots, slots.room()) for slots in left if slots.name in gates)
         return got
 
@@ -242,7 +237,7 @@ class Claimer(Loop):
         room = {
             slots.name: slots.size - slots.lost - slots.in_hand() - 1
             for slots in self._slots
-            if slots.name not in self._paused and not slots.high
+            if slots.name not in self._lanes.paused and not slots.high
         }
         me = self._holder.current
         followed = self._relay.write(self.link, self._gate, me, room, now)
@@ -277,33 +272,19 @@ class Claimer(Loop):
     def _with_ready(self, now: float, wanted: list[Slots]) -> list[Slots]:
         if len(wanted) <= 1:
             return wanted
-        lanes = [
-            lane for s in wanted for lane in self._lanes[s.name].values() if lane.priority > 0 or self._takes_low(s)
-        ]
-        starts = [lane.start(now) for lane in lanes]
-        rows = self._ask(
-            self._sql.peek,
-            {
-                "queues": [lane.queue for lane in lanes],
-                "priorities": [lane.priority for lane in lanes],
-                "floors": [start[0] for start in starts],
-                "floor_ids": [start[1] for start in starts],
-            },
-        )
-        found = {row[0] for row in rows}
-        for lane, start in zip(lanes, starts, strict=True):
-            if lane.queue not in found:
-                lane.scanned(now, start)
-                lane.missed(start, self._database_now)
+        lanes = [lane for s in wanted for lane in self._lanes.of(s.name) if lane.priority > 0 or self._takes_low(s)]
+        found = self._lanes.with_ready(self._ask, lanes, now)
         return [s for s in wanted if s.name in found]
 
     def _claim(self, slots: Slots, k: int) -> int:
         now = time.monotonic()
         if slots.ageing_seconds is None:
-            lanes = best_first(self._lanes[slots.name].values())
+            lanes = best_first(self._lanes.of(slots.name))
         else:
             lanes = aged(
-                self._lanes[slots.name].values(), slots.ageing_seconds, self._database_now + now - self._database_read
+                self._lanes.of(slots.name),
+                slots.ageing_seconds,
+                self._lanes.database_now + now - self._lanes.database_read,
             )
         if not slots.high:
             return self._claim_lanes(slots, lanes, k, now)
@@ -344,19 +325,17 @@ class Claimer(Loop):
         self.claim_seconds += time.monotonic() - now
         self._full = len(rows) >= k
         if not rows:
-            for lane, start in zip(lanes, starts, strict=True):
-                lane.scanned(now, start)
-                lane.missed(start, self._database_now)
+            self._lanes.moved(lanes, starts, rows, k, now)
             return 0
         if len(lanes) == 1:
-            rows.sort(key=_of_lane)
+            rows.sort(key=of_lane)
         else:
             rank = {lane.priority: place for place, lane in enumerate(lanes)}
             rows.sort(key=lambda row: (rank[row[8]], row[7], row[0]))
         jobs = [Claimed(row, me, slots.name, self._task_of(row[2]), now) for row in rows]
         self._hand.add(jobs)
         slots.claimed += len(jobs)
-        self._move_floors(lanes, starts, rows, k, now)
+        self._lanes.moved(lanes, starts, rows, k, now)
         self._staged = slots, self._gate.divert(jobs, self._put_to_gate)
         return len(jobs)
 
@@ -380,24 +359,6 @@ class Claimer(Loop):
         next(slots for slots in self._slots if slots.name == slots_name).claimed -= 1
         self._finish(ended)
 
-    def _move_floors(
-        self, lanes: list[Lane], starts: list[tuple[float, int]], rows: list[tuple[Any, ...]], k: int, now: float
-    ) -> None:
-        firsts = {row[8]: row for row in reversed(rows)}
-        lasts = {row[8]: row for row in rows}
-        full = len(rows) >= k
-        left = len(firsts)
-        for lane, start in zip(lanes, starts, strict=True):
-            if full and not left:
-                return  # the lanes from here on were not read
-            lane.scanned(now, start)
-            first = firsts.get(lane.priority)
-            if first is not None:
-                left -= 1
-                lane.took(start, _of_lane(first), _of_lane(lasts[lane.priority]), full)
-            else:
-                lane.missed(start, self._database_now)
-
     # What waited too long
 
     def _give_back_stale(self, now: float) -> None:
@@ -415,33 +376,6 @@ class Claimer(Loop):
         self._hand_out()
         for slots in self._slots:
             self._give_back(slots)
-
-    # Which priorities are in use
-
-    def _read_lanes(self, now: float) -> None:
-        names = [slots.name for slots in self._slots]
-        for queue, priority in self._ask(self._sql.lanes, {"queues": names}):
-            self._add_lane(queue, priority, now)
-        # The first time without a window, then along the ladder's rungs.
-        depth = float("inf") if self._lanes_due == 0.0 else self._probe.depth(now)
-        self._probe.scanned(now, depth)
-        if depth:
-            window = None if depth == float("inf") else depth
-            for queue, priority in self.link.run(self._sql.probe_lanes, {"queues": names, "window": window}):
-                self._add_lane(queue, priority, now)
-        self._database_now, paused = self.link.run(self._sql.paused, {"queues": names})[0]
-        self._database_read = now
-        self._paused = set(paused)
-        self._gate.read_rules(self.link)
-        self._lanes_due = now + LANES_EVERY_SECONDS
-
-    def _add_lane(self, queue: str, priority: int, now: float) -> None:
-        if priority not in self._lanes[queue]:
-            self._lanes[queue][priority] = Lane(queue, priority, Ladder(now))
-
-
-_of_lane = operator.itemgetter(7, 0)
-"""Where a row stands in its lane: when it became ready, and its id."""
 
 
 def _order(row: tuple[Any, ...]) -> tuple[int, float, int]:
