@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from leasequeue import naming
 from leasequeue.db.enqueue import check_version
-from leasequeue.db.program import Checked, Program, Target, arun, run
+from leasequeue.db.program import Checked, arun, run
+from leasequeue.db.statement import Program, Target
 from leasequeue.errors import ConfigurationError, DuplicateSchedule
 from leasequeue.task import Call, Task
 

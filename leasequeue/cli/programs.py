@@ -8,7 +8,7 @@ from leasequeue.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from leasequeue.db.connect import Execute
-    from leasequeue.db.program import Params, Program, Rows, Statement, Target
+    from leasequeue.db.statement import Params, Program, Rows, Statement, Target
     from leasequeue.ops.asking import Desk
 
 T = TypeVar("T")
@@ -16,9 +16,9 @@ T = TypeVar("T")
 
 def target() -> Target:
     """The connection as a program sees it."""
-    from leasequeue.db.program import Target
+    from leasequeue.db.statement import Target
 
-    return Target("the command line", None)
+    return Target("the command line")
 
 
 def carry_out(desk: Desk, program: Program[T]) -> T:
@@ -30,7 +30,7 @@ def carry_out(desk: Desk, program: Program[T]) -> T:
     """
     import psycopg
 
-    from leasequeue.db.program import drive
+    from leasequeue.db.statement import drive
 
     def steps(execute: Execute) -> T:
         def one(statement: Statement, params: Params) -> Rows:

@@ -15,7 +15,8 @@ from typing import Literal, TypeAlias
 from leasequeue.db import admin
 from leasequeue.db.ends import end_statements
 from leasequeue.db.names import CANCEL, channel
-from leasequeue.db.program import Program, Statement, Target, sqlstate, statement_of
+from leasequeue.db.program import sqlstate
+from leasequeue.db.statement import Program, Statement, Target
 from leasequeue.errors import WorkflowChanged
 
 LOCKED_SECONDS = 1.0
@@ -28,7 +29,7 @@ Cancellation: TypeAlias = Literal["cancelled", "asked to stop", "had finished", 
 def _statements(schema: str) -> dict[str, Statement]:
     wanted = ("cancel_waiting", "request_cancel", "cancel_state", "lock_joined", "cancel_within", "rest")
     texts = admin.statements(schema) | {"cancel_within": end_statements(schema).cancel_within}
-    return {name: statement_of(texts[name]) for name in wanted}
+    return {name: Statement(texts[name]) for name in wanted}
 
 
 def cancel_one(target: Target, schema: str, id: int, by: str) -> Program[Cancellation]:

@@ -27,7 +27,8 @@ from sqlalchemy.dialects.postgresql import JSONB, UUID
 
 from leasequeue.db.ends import end_statements
 from leasequeue.db.names import qualify
-from leasequeue.db.program import Program, Statement, Target, sqlstate, statement_of
+from leasequeue.db.program import sqlstate
+from leasequeue.db.statement import Program, Statement, Target
 from leasequeue.db.tables import tables
 from leasequeue.errors import LeaseLost, WorkflowChanged
 
@@ -133,13 +134,13 @@ FROM k AS leasequeue_job"""
 
 @functools.cache
 def _hold(schema: str) -> Statement:
-    return statement_of(_HOLD.format(s=qualify(schema).replace("%", "%%")))
+    return Statement(_HOLD.format(s=qualify(schema).replace("%", "%%")))
 
 
 @functools.cache
 def _succeed(schema: str) -> Statement:
     # The drivers differ in how they send a uuid, not in how they send a text.
-    return statement_of(end_statements(schema).succeed_within.replace("%(me)s", "%(me)s::text::uuid"))
+    return Statement(end_statements(schema).succeed_within.replace("%(me)s", "%(me)s::text::uuid"))
 
 
 @functools.cache

@@ -15,7 +15,8 @@ from sqlalchemy.orm import Session
 from leasequeue.db.ends import end_statements
 from leasequeue.db.jobs import job_statements
 from leasequeue.db.names import qualify
-from leasequeue.db.program import _WRITE, Program, Statement, Target, run, statement_of
+from leasequeue.db.program import _WRITE, run
+from leasequeue.db.statement import Program, Statement, Target
 
 WRITE = _WRITE
 
@@ -45,7 +46,7 @@ FROM {s}.leasequeue_job ORDER BY id"""
 def _statement(schema: str, name: str) -> Statement:
     own = statements(schema).get(name)
     theirs = end_statements(schema) if name.endswith("_within") else job_statements(schema)
-    return statement_of(own or getattr(theirs, name))
+    return Statement(own or getattr(theirs, name))
 
 
 def _one(target: Target, statement: Statement, params: dict[str, Any]) -> Program[list[tuple[Any, ...]]]:

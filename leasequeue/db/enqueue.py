@@ -12,7 +12,8 @@ from sqlalchemy import text
 
 from leasequeue.db import insert, unique, version
 from leasequeue.db.names import channel
-from leasequeue.db.program import Checked, Program, Statement, Target, sqlstate
+from leasequeue.db.program import Checked, sqlstate
+from leasequeue.db.statement import Program, Statement, Target
 from leasequeue.errors import SchemaMismatch
 from leasequeue.job import Enqueued
 

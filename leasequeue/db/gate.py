@@ -17,7 +17,7 @@ from typing import NamedTuple
 from sqlalchemy import text
 
 from leasequeue.db.names import qualify
-from leasequeue.db.program import Program, Statement, Target
+from leasequeue.db.statement import Program, Statement, Target
 
 _NAME = "CAST(:name AS text)"
 

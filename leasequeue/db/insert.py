@@ -38,7 +38,7 @@ from sqlalchemy.dialects.postgresql import insert as pg_insert
 
 from leasequeue.db.columns import Char
 from leasequeue.db.names import channel
-from leasequeue.db.program import Params, Statement
+from leasequeue.db.statement import Params, Statement
 from leasequeue.db.tables import Tables, tables
 
 if TYPE_CHECKING:

@@ -31,7 +31,8 @@ from sqlalchemy import BigInteger, ColumnElement, SmallInteger, Text, bindparam,
 from sqlalchemy.dialects.postgresql import UUID
 
 from leasequeue.db.names import qualify
-from leasequeue.db.program import Program, Statement, Target, sqlstate
+from leasequeue.db.program import sqlstate
+from leasequeue.db.statement import Program, Statement, Target
 from leasequeue.db.tables import tables
 from leasequeue.errors import ConfigurationError, LeaseLost
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import text
 
 from leasequeue.db.names import qualify
-from leasequeue.db.program import Program, Statement
+from leasequeue.db.statement import Program, Statement
 from leasequeue.limit import OF_QUEUE, OF_TASK, Limit
 
 PIECE = 2_000

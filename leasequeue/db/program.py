@@ -1,4 +1,4 @@
-"""Programs, and the two drivers that run them over every kind of connection.
+"""Programs, and the drivers that run them over every kind of connection that a caller brings.
 
 A *program* is a generator: it yields a :class:`Statement` with its parameters, is sent the rows, and returns
 its result. It holds the logic once, for sync and async, and knows nothing of the connection but a
@@ -17,18 +17,16 @@ A caller's connection is used as its kind allows: by one thread at a time.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias, TypeVar, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 from weakref import WeakSet
 
-from sqlalchemy import Connection, Executable, Pool, TwoPhaseTransaction, column, table, text, update
-from sqlalchemy.dialects.postgresql.psycopg2 import dialect as _pyformat_dialect
+from sqlalchemy import Connection, Pool, TwoPhaseTransaction, column, table, update
 from sqlalchemy.exc import UnboundExecutionError
-from sqlalchemy.sql.elements import ClauseElement
 
 from leasequeue.db import kinds, notify
 from leasequeue.db.kinds import AsyncConn, Opens, SyncConn
+from leasequeue.db.statement import Params, Program, Rows, Statement, Target, drive
 from leasequeue.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -39,74 +37,27 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 P = ParamSpec("P")
 
-Rows: TypeAlias = list[tuple[Any, ...]]
-Params: TypeAlias = dict[str, Any]
-Program: TypeAlias = "Generator[tuple[Statement, Params], Rows, T]"
 
+class _CoreTarget(Target):
+    """A connection of SQLAlchemy's, which tells when it commits, and what kind of transaction it is in."""
 
-class Statement:
-    """One statement: a Core construct, and the same as text with ``%(name)s`` for DBAPI cursors.
+    __slots__ = ("_connection",)
 
-    Made once per schema and shape and kept, so that SQLAlchemy's cache key and the text are computed once.
-    """
-
-    __slots__ = ("_text", "core")
-
-    def __init__(self, core: Executable) -> None:
-        self.core = core
-        self._text: str | None = None
-
-    @property
-    def text(self) -> str:
-        if self._text is None:
-            # The dialect of psycopg2 writes no ::TYPE behind parameters; it is only a renderer here.
-            dialect = _pyformat_dialect()  # type: ignore[no-untyped-call]  # its constructor is
-            self._text = str(cast(ClauseElement, self.core).compile(dialect=dialect))
-        return self._text
-
-
-_PARAMETER = re.compile(r"%\((\w+)\)s")
-
-
-def statement_of(sql: str) -> Statement:
-    """A statement that is written as psycopg takes it: ``%(name)s``, and ``%%`` for a percent sign.
-
-    Each parameter is to be cast there: some drivers ask the server for its type.
-    """
-    parts = _PARAMETER.split(sql)
-    parts[::2] = [part.replace("%%", "%").replace(":", "\\:") for part in parts[::2]]
-    parts[1::2] = [f":{part}" for part in parts[1::2]]
-    return Statement(text("".join(parts)))
-
-
-class Target:
-    """What a program may know of the connection that it runs over."""
-
-    __slots__ = ("_connection", "database")
-
-    def __init__(self, database: object, connection: Connection | None) -> None:
-        self.database = database
-        """Hashable; equal for connections of one database as far as can be told without asking it."""
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection.engine.pool)
         self._connection = connection
 
     def may_notify(self, channel: str, queue: str) -> bool:
-        """Whether a NOTIFY for the queue belongs into this transaction; True also notes that it is in it."""
         connection = self._connection
-        if connection is None:
-            return True  # the commit of a DBAPI connection cannot be seen, so nothing can be saved
         if isinstance(connection.get_transaction(), TwoPhaseTransaction):
             return False  # PREPARE TRANSACTION refuses a transaction that has notified
         return notify.ration(connection, channel, queue)
 
     def doom(self) -> None:
-        """See that nothing of the present transaction can be committed, as far as the connection lets us.
-
-        The server's error aborts no more than the innermost savepoint. SQLAlchemy knows of savepoints, and
-        refuses to go on with an invalidated connection until the whole transaction has been rolled back.
-        """
-        connection = self._connection
-        if connection is not None and connection.in_nested_transaction():
-            connection.invalidate()
+        """SQLAlchemy knows of savepoints, and refuses to go on with an invalidated connection until the whole transaction
+        has been rolled back."""
+        if self._connection.in_nested_transaction():
+            self._connection.invalidate()
 
 
 class Checked:
@@ -177,31 +128,13 @@ async def arun(
     return cast(T, await drive(conn, program, args, kwargs))
 
 
-# The two loops. Each error goes through the program, which may know better what it means.
-
-
-def drive(program: Program[T], execute: Callable[[Statement, Params], Rows]) -> T:
-    """Run a program by a function that executes one statement; our own connections have one."""
-    try:
-        statement, params = next(program)
-        while True:
-            try:
-                rows = execute(statement, params)
-            except Exception as error:  # noqa: BLE001  # handed to the program, which raises it or a better one
-                statement, params = program.throw(error)
-            else:
-                statement, params = program.send(rows)
-    except StopIteration as stop:
-        return cast(T, stop.value)
-
-
 async def _adrive(program: Program[T], execute: Callable[[Statement, Params], Any]) -> T:
     try:
         statement, params = next(program)
         while True:
             try:
                 rows = await execute(statement, params)
-            except Exception as error:  # noqa: BLE001  # as above
+            except Exception as error:  # noqa: BLE001  # as in drive
                 statement, params = program.throw(error)
             else:
                 statement, params = program.send(rows)
@@ -217,7 +150,7 @@ def _on_connection(conn: Connection, program: Any, args: Any, kwargs: Any) -> An
         result = conn.execute(statement.core, params)
         return cast(Rows, result.fetchall()) if result.returns_rows else []  # a Row is a tuple
 
-    return drive(program(Target(conn.engine.pool, conn), *args, **kwargs), execute)
+    return drive(program(_CoreTarget(conn), *args, **kwargs), execute)
 
 
 def _on_session(session: Session, program: Any, args: Any, kwargs: Any) -> Any:
@@ -267,7 +200,7 @@ def _on_psycopg(conn: psycopg.Connection[Any], program: Any, args: Any, kwargs: 
             cursor.execute(sql, params, prepare=False)
             return cursor.fetchall() if cursor.description else []
 
-        return drive(program(Target((info.host, info.port, info.dbname), None), *args, **kwargs), execute)
+        return drive(program(Target((info.host, info.port, info.dbname)), *args, **kwargs), execute)
 
 
 async def _on_psycopg_async(conn: psycopg.AsyncConnection[Any], program: Any, args: Any, kwargs: Any) -> Any:
@@ -282,7 +215,7 @@ async def _on_psycopg_async(conn: psycopg.AsyncConnection[Any], program: Any, ar
             await cursor.execute(sql, params, prepare=False)
             return await cursor.fetchall() if cursor.description else []
 
-        return await _adrive(program(Target((info.host, info.port, info.dbname), None), *args, **kwargs), execute)
+        return await _adrive(program(Target((info.host, info.port, info.dbname)), *args, **kwargs), execute)
 
 
 def _on_psycopg2(conn: Any, program: Any, args: Any, kwargs: Any) -> Any:
@@ -291,7 +224,7 @@ def _on_psycopg2(conn: Any, program: Any, args: Any, kwargs: Any) -> Any:
     dsn = conn.get_dsn_parameters()
     database = (dsn.get("host"), dsn.get("port"), dsn.get("dbname"))
     with conn.cursor(cursor_factory=plain_cursor) as cursor:
-        return drive(program(Target(database, None), *args, **kwargs), _execute_on(cursor))
+        return drive(program(Target(database), *args, **kwargs), _execute_on(cursor))
 
 
 def _on_django(conn: Any, program: Any, args: Any, kwargs: Any) -> Any:
@@ -300,7 +233,7 @@ def _on_django(conn: Any, program: Any, args: Any, kwargs: Any) -> Any:
     named = conn.settings_dict
     database = (conn.alias, named.get("HOST"), named.get("PORT"), named.get("NAME"))
     with conn.cursor() as cursor:
-        return drive(program(Target(database, None), *args, **kwargs), _execute_on(cursor))
+        return drive(program(Target(database), *args, **kwargs), _execute_on(cursor))
 
 
 def _execute_on(cursor: Any) -> Callable[[Statement, Params], Rows]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from sqlalchemy import text
 
 from leasequeue.db.names import qualify
-from leasequeue.db.program import Statement
+from leasequeue.db.statement import Statement
 
 _NAME = "CAST(:name AS text)"
 _PAUSED = "{q}.paused_at IS NOT NULL AND ({q}.resume_at IS NULL OR {q}.resume_at > clock_timestamp())"

@@ -18,7 +18,8 @@ from typing import NamedTuple
 from leasequeue.db.enqueue import check_version, explained
 from leasequeue.db.jobs import OF_ITS_PAST
 from leasequeue.db.names import qualify
-from leasequeue.db.program import Checked, Program, Statement, Target, statement_of
+from leasequeue.db.program import Checked
+from leasequeue.db.statement import Program, Statement, Target
 from leasequeue.errors import WorkflowRefused
 
 _BOUND = "SELECT set_config('lock_timeout', '2s', true)"
@@ -103,7 +104,7 @@ def statements(schema: str) -> dict[str, str]:
 
 @functools.cache
 def _statement(schema: str, name: str) -> Statement:
-    return statement_of(statements(schema)[name])
+    return Statement(statements(schema)[name])
 
 
 class Now(NamedTuple):

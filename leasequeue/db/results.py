@@ -14,7 +14,8 @@ from sqlalchemy import text
 
 from leasequeue.db.enqueue import check_version
 from leasequeue.db.names import qualify
-from leasequeue.db.program import Checked, Program, Statement, Target
+from leasequeue.db.program import Checked
+from leasequeue.db.statement import Program, Statement, Target
 
 _READ = """SELECT CASE state WHEN 'r' THEN CASE WHEN available_at <= now() THEN 'ready' ELSE 'scheduled' END
         WHEN 'l' THEN 'leased' WHEN 'q' THEN 'suspect' ELSE 'waiting' END AS state,

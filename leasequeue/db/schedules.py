@@ -10,7 +10,7 @@ nothing, whatever an application's transaction holds.
 
 Locks: the schedule's row, one for each statement; nothing else that was there before.
 
-The texts are written for SQLAlchemy's ``text()`` (``:name``), and each parameter is cast, since asyncpg wants its type.
+Each parameter is cast, since asyncpg wants its type. Nothing here imports SQLAlchemy: the supervisor does without it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import text
-
 from leasequeue.db.names import channel, qualify
-from leasequeue.db.program import Program, Statement
+from leasequeue.db.statement import Program, Statement
 from leasequeue.tick import Settled
 
-_NAME = "CAST(:name AS text)"
+_NAME = "CAST(%(name)s AS text)"
+_VERSION = "version = CAST(%(version)s AS bigint)"
+_PAUSED = "CAST(%(paused)s AS boolean)"
 
 # A schedule of the code runs where a live worker registers it; one that was added at run time, where one knows its task.
 _SERVED = """EXISTS (
@@ -47,16 +47,17 @@ _UPCOMING = f"""SELECT name, CAST(spec AS text), version, next_at, paused_at IS 
     jitter_seconds, decorated, {_SERVED}, clock_timestamp()
 FROM {{s}}.leasequeue_schedule AS schedule
 WHERE (next_at IS NULL AND meta ->> 'ended' IS DISTINCT FROM CAST(version AS text))
-    OR next_at <= clock_timestamp() + CAST(:within AS float8) * interval '1 s'
+    OR next_at <= clock_timestamp() + CAST(%(within)s AS float8) * interval '1 s'
 ORDER BY CASE WHEN next_at IS NULL THEN 1 WHEN paused_at IS NOT NULL OR {_SERVED} THEN 0 ELSE 2 END, next_at LIMIT 2000"""
 
 # One that has no due time any more is looked at no more, until it becomes another version.
-_ENDED = """meta = CASE WHEN CAST(:next_at AS timestamptz) IS NULL
+_ENDED = """meta = CASE WHEN CAST(%(next_at)s AS timestamptz) IS NULL
         THEN coalesce(meta, '{{}}') || jsonb_build_object('ended', version) ELSE meta END"""
 
 # What the task or ``options()`` says of its jobs beside, from the row's meta. Too late is counted from the due time.
 _OPTIONS = "max_attempts, start_by, state, limit_key, limit_max, rate_max, rate_seconds"
-_OPTION_VALUES = """CAST(options ->> 'max_attempts' AS integer),
+_OPTION_VALUES = """\
+CAST(options ->> 'max_attempts' AS integer),
         coalesce(CAST(options ->> 'start_by' AS timestamptz),
             {due} + CAST(options ->> 'expires_seconds' AS float8) * interval '1 second'),
         CAST(CASE WHEN options ->> 'limit_key' IS NULL THEN 'r' ELSE 'g' END AS "char"), options ->> 'limit_key',
@@ -75,16 +76,16 @@ _LANE = """lane AS (
 _FIRE = f"""WITH s AS MATERIALIZED (
     SELECT name, task, args, queue, priority, overlap, job_id, meta -> 'options' AS options
     FROM {{s}}.leasequeue_schedule AS schedule
-    WHERE name = {_NAME} AND next_at = CAST(:seen AS timestamptz) AND version = CAST(:version AS bigint)
-      AND (paused_at IS NOT NULL) = CAST(:paused AS boolean) AND CAST(:newest AS timestamptz) <= clock_timestamp()
-      AND (CAST(:paused AS boolean) OR {_SERVED})
+    WHERE name = {_NAME} AND next_at = CAST(%(seen)s AS timestamptz) AND {_VERSION}
+      AND (paused_at IS NOT NULL) = {_PAUSED} AND CAST(%(newest)s AS timestamptz) <= clock_timestamp()
+      AND ({_PAUSED} OR {_SERVED})
     FOR UPDATE SKIP LOCKED
 ), due AS MATERIALIZED (
     SELECT s.*, due.due_at, due.outcome, due.reason, due.tick, due.delay,
         due.runs AND NOT (s.overlap = 'skip' AND live.id IS NOT NULL) AS runs,
         due.runs AND s.overlap = 'skip' AND live.id IS NOT NULL AS overlaps
-    FROM s CROSS JOIN unnest(CAST(:due_at AS timestamptz[]), CAST(:outcome AS text[]), CAST(:reason AS text[]),
-        CAST(:tick AS text[]), CAST(:runs AS boolean[]), CAST(:delay AS float8[]))
+    FROM s CROSS JOIN unnest(CAST(%(due_at)s AS timestamptz[]), CAST(%(outcome)s AS text[]), CAST(%(reason)s AS text[]),
+        CAST(%(tick)s AS text[]), CAST(%(runs)s AS boolean[]), CAST(%(delay)s AS float8[]))
         AS due (due_at, outcome, reason, tick, runs, delay)
     LEFT JOIN {{s}}.leasequeue_job AS live ON live.id = s.job_id
     WHERE NOT EXISTS (
@@ -95,18 +96,18 @@ _FIRE = f"""WITH s AS MATERIALIZED (
         jsonb_build_object('schedule', name, 'tick', tick),
         {_OPTION_VALUES.format(due="due_at + delay * interval '1 second'")}
     FROM due WHERE runs ORDER BY due_at
-    RETURNING id, meta ->> 'tick' AS tick, pg_notify(CAST(:channel AS text), queue) AS notified,
+    RETURNING id, meta ->> 'tick' AS tick, pg_notify(CAST(%(channel)s AS text), queue) AS notified,
         queue, limit_key, available_at
 ), {_WAKE}, {_LANE}, t AS (
     INSERT INTO {{s}}.leasequeue_tick (schedule, due_at, outcome, job_id, reason, decided_at, decided_by)
     SELECT due.name, due.due_at, CASE WHEN due.overlaps THEN 'overlapped' ELSE due.outcome END, j.id,
         CASE WHEN due.overlaps THEN 'job ' || due.job_id || ' of an earlier due time still lives' ELSE due.reason END,
-        clock_timestamp(), CAST(:by AS text)
+        clock_timestamp(), CAST(%(by)s AS text)
     FROM due LEFT JOIN j ON j.tick = due.tick
     RETURNING due_at, outcome, job_id
 ), u AS (
     UPDATE {{s}}.leasequeue_schedule AS schedule
-    SET next_at = CAST(:next_at AS timestamptz), {_ENDED},
+    SET next_at = CAST(%(next_at)s AS timestamptz), {_ENDED},
         fired_at = coalesce((SELECT max(due_at) FROM due WHERE runs), fired_at),
         job_id = coalesce((SELECT max(id) FROM j), schedule.job_id)
     FROM s WHERE schedule.name = s.name
@@ -115,9 +116,9 @@ _FIRE = f"""WITH s AS MATERIALIZED (
 SELECT t.due_at, t.outcome, t.job_id FROM u LEFT JOIN t ON true"""
 
 # A row without a due time gets its first one.
-_BEGIN = f"""UPDATE {{s}}.leasequeue_schedule SET next_at = CAST(:next_at AS timestamptz), {_ENDED}
+_BEGIN = f"""UPDATE {{s}}.leasequeue_schedule SET next_at = CAST(%(next_at)s AS timestamptz), {_ENDED}
 WHERE name = ANY(ARRAY(SELECT name FROM {{s}}.leasequeue_schedule
-    WHERE name = {_NAME} AND next_at IS NULL AND version = CAST(:version AS bigint) FOR UPDATE SKIP LOCKED)) RETURNING name"""
+    WHERE name = {_NAME} AND next_at IS NULL AND {_VERSION} FOR UPDATE SKIP LOCKED)) RETURNING name"""
 
 _READ = f"SELECT {_COLUMNS}, clock_timestamp() FROM {{s}}.leasequeue_schedule WHERE name = {_NAME}"
 _NOW = "SELECT clock_timestamp()"
@@ -127,15 +128,16 @@ def _noted(changed: str, what: str) -> str:
     """A CTE that writes each change into the ledger, at its own time, with who did it."""
     return f"""t AS (
     INSERT INTO {{s}}.leasequeue_tick (schedule, due_at, outcome, reason, decided_at, decided_by)
-    SELECT name, clock_timestamp(), 'redefined', {what}, clock_timestamp(), CAST(:by AS text)
+    SELECT name, clock_timestamp(), 'redefined', {what}, clock_timestamp(), CAST(%(by)s AS text)
     FROM {changed} WHERE {what} IS NOT NULL ON CONFLICT DO NOTHING
 )"""
 
 
-_VALUES = """CAST(:task AS text), CAST(CAST(:args AS text) AS jsonb), CAST(:queue AS text), CAST(:priority AS integer),
-    CAST(CAST(:spec AS text) AS jsonb), CAST(:catch_up AS text), CAST(:catch_up_seconds AS float8),
-    CAST(:overlap AS text), CAST(:jitter_seconds AS float8), CAST(:decorated AS boolean), CAST(:release AS text),
-    CAST(:deployed_at AS timestamptz), CAST(:next_at AS timestamptz), CAST(CAST(:meta AS text) AS jsonb)"""
+_VALUES = """\
+CAST(%(task)s AS text), CAST(CAST(%(args)s AS text) AS jsonb), CAST(%(queue)s AS text), CAST(%(priority)s AS integer),
+    CAST(CAST(%(spec)s AS text) AS jsonb), CAST(%(catch_up)s AS text), CAST(%(catch_up_seconds)s AS float8),
+    CAST(%(overlap)s AS text), CAST(%(jitter_seconds)s AS float8), CAST(%(decorated)s AS boolean), CAST(%(release)s AS text),
+    CAST(%(deployed_at)s AS timestamptz), CAST(%(next_at)s AS timestamptz), CAST(CAST(%(meta)s AS text) AS jsonb)"""
 _WRITTEN = (
     "task, args, queue, priority, spec, catch_up, catch_up_seconds, overlap, jitter_seconds, decorated, release, "
     "deployed_at, next_at, meta"
@@ -152,17 +154,17 @@ _UPDATE = f"""WITH u AS (
     UPDATE {{s}}.leasequeue_schedule SET ({_WRITTEN}) = ROW ({_VALUES}),
         version = version + 1, updated_at = clock_timestamp()
     WHERE name = ANY(ARRAY(SELECT name FROM {{s}}.leasequeue_schedule
-        WHERE name = {_NAME} AND version = CAST(:version AS bigint) FOR UPDATE SKIP LOCKED))
+        WHERE name = {_NAME} AND {_VERSION} FOR UPDATE SKIP LOCKED))
     RETURNING name, version
-), {_noted("u", "CAST(:changed AS text)")}
+), {_noted("u", "CAST(%(changed)s AS text)")}
 SELECT version FROM u"""
 
 _PAUSE = f"""WITH u AS (
     UPDATE {{s}}.leasequeue_schedule
-    SET paused_at = CASE WHEN CAST(:paused AS boolean) THEN coalesce(paused_at, clock_timestamp()) END, version = version + 1,
+    SET paused_at = CASE WHEN {_PAUSED} THEN coalesce(paused_at, clock_timestamp()) END, version = version + 1,
         updated_at = clock_timestamp()
-    WHERE name = {_NAME} AND (paused_at IS NOT NULL) <> CAST(:paused AS boolean) RETURNING name, version
-), {_noted("u", "CASE WHEN CAST(:paused AS boolean) THEN 'paused' ELSE 'resumed' END")}
+    WHERE name = {_NAME} AND (paused_at IS NOT NULL) <> {_PAUSED} RETURNING name, version
+), {_noted("u", f"CASE WHEN {_PAUSED} THEN 'paused' ELSE 'resumed' END")}
 SELECT version FROM u"""
 
 _REMOVE = f"""WITH d AS (
@@ -177,12 +179,12 @@ _RUN_NOW = f"""WITH s AS MATERIALIZED (
 ), j AS (
     INSERT INTO {{s}}.leasequeue_job (queue, task, args, priority, available_at, meta, {_OPTIONS})
     SELECT queue, task, args, priority, due_at, jsonb_build_object('schedule', name, 'tick',
-        to_char(due_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24\\:MI\\:SS.US"+00\\:00"')),
+        to_char(due_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"')),
         {_OPTION_VALUES.format(due="due_at")}
-    FROM s RETURNING id, pg_notify(CAST(:channel AS text), queue) AS notified, queue, limit_key, available_at
+    FROM s RETURNING id, pg_notify(CAST(%(channel)s AS text), queue) AS notified, queue, limit_key, available_at
 ), {_WAKE}, {_LANE}, t AS (
     INSERT INTO {{s}}.leasequeue_tick (schedule, due_at, outcome, job_id, reason, decided_at, decided_by)
-    SELECT s.name, s.due_at, 'fired', j.id, 'run by hand', clock_timestamp(), CAST(:by AS text) FROM s, j
+    SELECT s.name, s.due_at, 'fired', j.id, 'run by hand', clock_timestamp(), CAST(%(by)s AS text) FROM s, j
 )
 UPDATE {{s}}.leasequeue_schedule AS schedule SET fired_at = s.due_at,
     job_id = CASE WHEN EXISTS (SELECT FROM {{s}}.leasequeue_job AS live WHERE live.id = schedule.job_id)
@@ -209,9 +211,9 @@ class ScheduleStatements:
 @functools.cache
 def schedule_statements(schema: str) -> ScheduleStatements:
     """The statements with the quoted schema name filled in; cached."""
-    quoted = qualify(schema).replace(":", "\\:")
+    quoted = qualify(schema).replace("%", "%%")
     names = ScheduleStatements.__slots__
-    return ScheduleStatements(**{n: Statement(text(globals()[f"_{n.upper()}"].format(s=quoted))) for n in names})
+    return ScheduleStatements(**{n: Statement(globals()[f"_{n.upper()}"].format(s=quoted)) for n in names})
 
 
 @dataclass(frozen=True, slots=True)

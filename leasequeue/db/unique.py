@@ -50,7 +50,7 @@ from sqlalchemy.dialects.postgresql import insert as pg_insert
 
 from leasequeue.db import insert
 from leasequeue.db.names import qualify
-from leasequeue.db.program import Params, Program, Statement
+from leasequeue.db.statement import Params, Program, Statement
 from leasequeue.db.tables import tables
 from leasequeue.errors import DatabaseUnavailable, DuplicateJob
 from leasequeue.job import RAISE, REPLACE, Enqueued

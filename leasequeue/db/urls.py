@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from psycopg import pq
-from sqlalchemy import URL
 
 from leasequeue.db.url_text import EXAMPLE, Host, pair, read
 from leasequeue.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine
+    from sqlalchemy import URL, Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
 
 __all__ = ["EXAMPLE", "Host", "Settings", "default_hosts"]
@@ -119,6 +118,8 @@ class Settings:
         Raises:
             ConfigurationError: a parameter that guards the connection cannot be given to that driver by a URL.
         """
+        from sqlalchemy import URL  # half of what a supervisor would import, which never comes here
+
         options = dict(self.options)
         if driver == "asyncpg":
             refused = [name for name in _ASYNCPG_REFUSED if name in options]

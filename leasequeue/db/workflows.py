@@ -19,7 +19,8 @@ from leasequeue.db.ends import end_statements
 from leasequeue.db.enqueue import StepOf, announce, check_version, explained, insert_steps, note_lanes
 from leasequeue.db.jobs import FAILED, HISTORY
 from leasequeue.db.names import CANCEL, channel, qualify
-from leasequeue.db.program import Checked, Params, Program, Rows, Statement, Target, statement_of
+from leasequeue.db.program import Checked
+from leasequeue.db.statement import Params, Program, Rows, Statement, Target
 from leasequeue.errors import ConfigurationError, WorkflowRefused
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ def statements(schema: str) -> dict[str, str]:
 @functools.cache
 def _statement(schema: str, name: str) -> Statement:
     own = statements(schema).get(name)
-    return statement_of(own if own is not None else getattr(end_statements(schema), name))
+    return Statement(own if own is not None else getattr(end_statements(schema), name))
 
 
 def ask(target: Target, schema: str, name: str, params: Params, checked: Checked) -> Program[Rows]:

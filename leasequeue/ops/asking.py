@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from leasequeue.moment import moment
 if TYPE_CHECKING:
     from leasequeue.db.connect import Link
 
-__all__ = ["Desk", "from_json", "moment"]
+__all__ = ["Desk", "moment"]
 
 
 class Desk:
@@ -65,16 +64,6 @@ class Desk:
                 f"the database refuses it to this user ({_first_line(error)}): GRANT what is missing on the tables "
                 f"leasequeue_* of schema {self.schema!r} (and USAGE on the schema), or use another user"
             ) from error
-
-
-def from_json(text: str | None) -> Any:
-    """The value of a JSON text, or the text itself where Python refuses to read it (too deep, 5,000 digits)."""
-    if text is None:
-        return None
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
 
 
 def _first_line(error: BaseException) -> str:

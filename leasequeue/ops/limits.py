@@ -22,11 +22,11 @@ from typing import Any
 
 from leasequeue import naming
 from leasequeue.db import limits as db
-from leasequeue.db.program import Program, Target
+from leasequeue.db.statement import Program, Target
 from leasequeue.errors import ConfigurationError
 from leasequeue.limit import Limit
 from leasequeue.moment import moment, say
-from leasequeue.ops.asking import from_json
+from leasequeue.ops.json_text import from_json
 from leasequeue.ops.schedules import Release
 
 _ROUNDS = 20

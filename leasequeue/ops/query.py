@@ -9,7 +9,8 @@ from typing import Any
 from leasequeue.db.inspect import PREVIEW_CHARS
 from leasequeue.errors import ConfigurationError, JobNotFound
 from leasequeue.job import Progress
-from leasequeue.ops.asking import Desk, from_json, moment
+from leasequeue.ops.asking import Desk, moment
+from leasequeue.ops.json_text import from_json
 from leasequeue.ops.status import QUEUES_MAX, queue_names
 
 LIVE_STATES = ("ready", "scheduled", "leased", "suspect", "waiting")

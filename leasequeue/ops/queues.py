@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from leasequeue import naming
-from leasequeue.db.program import Program, Target
 from leasequeue.db.queues import queue_statements
+from leasequeue.db.statement import Program, Target
 from leasequeue.errors import ConfigurationError
 from leasequeue.moment import moment, say
 from leasequeue.ops.asking import Desk

@@ -19,7 +19,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from leasequeue.cron import Spec
-from leasequeue.db.program import Program, Target
 from leasequeue.db.schedules import (
     Definition,
     Row,
@@ -30,9 +29,10 @@ from leasequeue.db.schedules import (
     run_now,
     schedule_statements,
 )
+from leasequeue.db.statement import Program, Target
 from leasequeue.errors import ConfigurationError, DuplicateSchedule, ScheduleRefused
 from leasequeue.moment import moment, say
-from leasequeue.ops.asking import from_json
+from leasequeue.ops.json_text import from_json
 from leasequeue.tick import Policy, settle
 
 _ROUNDS = 20

@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 
 from leasequeue.errors import OutcomeUnknown
 from leasequeue.ops import attention
-from leasequeue.ops.asking import Desk, from_json, moment
+from leasequeue.ops.asking import Desk, moment
 from leasequeue.ops.attention import Attention, Stuck
+from leasequeue.ops.json_text import from_json
 from leasequeue.ops.timetable import ScheduleRow, list_schedules, problems
 
 T = TypeVar("T")

@@ -10,7 +10,8 @@ from typing import Any
 
 from leasequeue.cron import Spec
 from leasequeue.errors import ConfigurationError, ScheduleRefused
-from leasequeue.ops.asking import Desk, from_json, moment
+from leasequeue.ops.asking import Desk, moment
+from leasequeue.ops.json_text import from_json
 
 LIMIT = 5000
 TICKS_SHOWN = 20

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from leasequeue.db.ends import CONTENDED
-from leasequeue.db.program import Checked, Program, Target, drive
+from leasequeue.db.program import Checked
 from leasequeue.db.rerun import rerun
+from leasequeue.db.statement import Program, Target, drive
 from leasequeue.db.workflows import cancel_workflow
 from leasequeue.errors import WorkflowRefused
 from leasequeue.moment import moment
-from leasequeue.ops.asking import Desk, from_json
+from leasequeue.ops.asking import Desk
+from leasequeue.ops.json_text import from_json
 from leasequeue.steps import StepRow, state_of, step_rows
 
 T = TypeVar("T")
@@ -134,7 +136,7 @@ def _run(desk: Desk, program: Program[T]) -> T:
 
 
 def _target(desk: Desk) -> Target:
-    return Target(desk, None)
+    return Target(desk)
 
 
 def _checked(desk: Desk) -> Checked:

@@ -7,7 +7,7 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from leasequeue.db.program import Params, Rows, Statement, Target, drive
+from leasequeue.db.statement import Params, Rows, Statement, Target, drive
 from leasequeue.ops.limits import Wrote, declare
 from leasequeue.ops.schedules import Release
 from leasequeue.schedule import deployed_at
@@ -37,7 +37,7 @@ def declare_limits(link: Link, lq: LeaseQueue, app: str) -> None:
         def one(statement: Statement, params: Params) -> Rows:
             return execute(statement.text, params)
 
-        return drive(declare(Target("ours", None), lq.schema, app, lq.declared_limits(), release, by), one)
+        return drive(declare(Target("ours"), lq.schema, app, lq.declared_limits(), release, by), one)
 
     wrote = link.transact(steps, bound_seconds=BOUND_SECONDS)
     if wrote.message:

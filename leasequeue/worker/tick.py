@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from leasequeue.cron import Spec
-from leasequeue.db.program import Params, Program, Rows, Statement, Target, drive
 from leasequeue.db.schedules import Definition, fire_params, schedule_statements
+from leasequeue.db.statement import Params, Program, Rows, Statement, Target, drive
 from leasequeue.errors import ConfigurationError, DatabaseUnavailable
 from leasequeue.loop import Loop, Outage
 from leasequeue.ops.schedules import Release, sync
@@ -152,7 +152,7 @@ class Ticker(Loop):
 
     @property
     def _target(self) -> Target:
-        return Target("ours", None)
+        return Target("ours")
 
     def _drive(self, program: Program[Any]) -> Any:
         def execute(statement: Statement, params: Params) -> Rows:

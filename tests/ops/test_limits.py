@@ -10,7 +10,7 @@ import pytest
 from leasequeue import ConfigurationError
 from leasequeue.cli.programs import carry_out
 from leasequeue.db import limits as db
-from leasequeue.db.program import Target
+from leasequeue.db.statement import Target
 from leasequeue.limit import Limit
 from leasequeue.ops import bounds, limits
 from leasequeue.ops.asking import Desk
@@ -18,7 +18,7 @@ from leasequeue.ops.schedules import Release
 from tests.ops.conftest import Rows as Jobs
 from tests.support.databases import Database
 
-TARGET = Target("test", None)
+TARGET = Target("test")
 FIVE, TEN = Limit(5), Limit(10)
 
 

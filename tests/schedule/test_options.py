@@ -76,7 +76,7 @@ def test_one_that_was_added_and_changed(database: Database, hand: MakeHand, lq: 
 
 
 def test_a_deadline_of_its_own_and_what_is_said_by_name_alone(database: Database, lq: LeaseQueue) -> None:
-    from leasequeue.db.program import Target, drive
+    from leasequeue.db.statement import Target, drive
     from leasequeue.ops import schedules as ops
 
     at = dt.datetime(2040, 1, 1, tzinfo=dt.UTC)
@@ -87,7 +87,7 @@ def test_a_deadline_of_its_own_and_what_is_said_by_name_alone(database: Database
 
     def change(**changes: str) -> None:
         conn = database.connect(autocommit=True)
-        program = ops.change(Target("here", None), database.schema, "s", changes, {}, "an operator")
+        program = ops.change(Target("here"), database.schema, "s", changes, {}, "an operator")
         drive(program, lambda statement, params: conn.execute(statement.text.encode(), params).fetchall())
 
     change(args='{"user": 8}')  # its key was made of the old one

@@ -20,8 +20,8 @@ from leasequeue import (
     SchemaMismatch,
 )
 from leasequeue.cron import Spec
-from leasequeue.db.program import Target, drive
 from leasequeue.db.schedules import Definition, Row, canonical, read
+from leasequeue.db.statement import Target, drive
 from leasequeue.ops.schedules import Release, Synced, sync
 from tests.schedule.conftest import MakeHand
 from tests.schedule.hand import Hand
@@ -45,7 +45,7 @@ class Writer:
         self._ticker = ticker
 
     def __call__(self, definition: Definition, release: Release) -> str:
-        done: Synced = self._ticker._drive(sync(Target("here", None), "public", definition, release, "a test"))
+        done: Synced = self._ticker._drive(sync(Target("here"), "public", definition, release, "a test"))
         return done.change
 
     def row(self) -> Row:

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import text
 
 from leasequeue.db import insert, unique
-from leasequeue.db.program import Program, Statement
+from leasequeue.db.statement import Program, Statement
 from leasequeue.job import Enqueued, NewJob
 
 PERIOD = dt.timedelta(seconds=0.25)
