@@ -23,10 +23,11 @@ import click
 from leasequeue.errors import LeaseLost
 from leasequeue.job import NAME_BYTES_MAX
 from leasequeue.lease.hold import boottime
+from leasequeue.lease.offers import Leases
 
 if TYPE_CHECKING:
+    from leasequeue.db.urls import Settings
     from leasequeue.lease import Lease
-    from leasequeue.queue import LeaseQueue
 
 EXIT_REFUSED = 75
 EXIT_LOST = 76
@@ -40,8 +41,24 @@ _PR_SET_PDEATHSIG = 1
 _POLL_SECONDS = 0.02
 
 
+class Here(Leases):
+    """What offers leases, without the rest of a queue: cron calls this command every minute, and it starts in half the
+    time."""
+
+    def __init__(self, settings: Settings, schema: str) -> None:
+        self._settings = settings
+        self._schema = schema
+
+    @property
+    def schema(self) -> str:
+        return self._schema
+
+    def settings(self) -> Settings:
+        return self._settings
+
+
 def run_as_holder(
-    lq: LeaseQueue, name: str, ttl: dt.timedelta, wait: dt.timedelta, slots: int, command: list[str], who: str
+    here: Leases, name: str, ttl: dt.timedelta, wait: dt.timedelta, slots: int, command: list[str], who: str
 ) -> int:
     """Hold the lease, run the command, give the lease back; returns the exit status.
 
@@ -52,7 +69,7 @@ def run_as_holder(
     logging.getLogger("leasequeue").addHandler(logging.NullHandler())
     # No pid in it: a thousand calls by cron are one who was refused.
     owner = f"{who} ({Path(command[0]).name})".encode("utf-8", "replace")[:NAME_BYTES_MAX].decode("utf-8", "ignore")
-    lease = lq.lease(name, ttl=ttl, wait=wait, slots=slots, owner=owner).get()
+    lease = here.lease(name, ttl=ttl, wait=wait, slots=slots, owner=owner).get()
     if not lease:
         # Without its arguments: there may be a secret among them, and this goes into logs and mails.
         _say(f"{lease}; {command[0]} was not run")

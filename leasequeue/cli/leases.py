@@ -236,11 +236,7 @@ def run(
     LEASEQUEUE_LEASE and LEASEQUEUE_TERM are in its environment.
     """
     from leasequeue.cli.database import where
-    from leasequeue.cli.holder import run_as_holder
-    from leasequeue.queue import LeaseQueue
+    from leasequeue.cli.holder import Here, run_as_holder
 
-    where(url, schema)  # says what is missing, in the words of the command line
-    lq = LeaseQueue(schema=schema)
-    if url is not None:
-        lq.configure(url=url)
-    raise SystemExit(run_as_holder(lq, name, ttl, wait, slots, list(command), who()))
+    here = Here(*where(url, schema))
+    raise SystemExit(run_as_holder(here, name, ttl, wait, slots, list(command), who()))

@@ -126,6 +126,26 @@ def test_the_exit_status_is_that_of_the_command(database: Database, command: lis
     assert [event for event, _ in history(database)] == ["acquired", "released"]
 
 
+LOADED = """
+import atexit, sys
+from leasequeue.cli.main import main
+heavy = {"alembic", "leasequeue.queue", "rich", "sqlalchemy"}
+atexit.register(lambda: print(*sorted(heavy & set(sys.modules))))
+main()
+"""
+
+
+@pytest.mark.direct_only  # what is imported is the same
+def test_it_starts_without_what_it_does_not_need(database: Database) -> None:
+    """Cron calls it every minute on every machine: SQLAlchemy and the rest of a queue would double what a call costs."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, "leases", "run", "report", "--", "true"],
+        capture_output=True, text=True, cwd=ROOT, env={**os.environ, "LEASEQUEUE_URL": database.url}, check=True,
+    )  # fmt: skip
+    assert done.stdout.split() == []
+    assert [event for event, _ in history(database)] == ["acquired", "released"]
+
+
 def test_who_is_refused_is_told_why_in_one_line(database: Database, tmp_path: Path) -> None:
     occupy(database, owner="box:7\n[red]\x1b[2J")
     ran = tmp_path / "ran"

@@ -97,15 +97,3 @@ VALUES (%(name)s, 0, 'refused', %(holder)s, %(term)s, %(owner)s, clock_timestamp
 ON CONFLICT (name, owner, reason, date_trunc('minute', at AT TIME ZONE 'UTC')) WHERE event = 'refused'
 DO UPDATE SET count = event.count + excluded.count, at = excluded.at, holder = excluded.holder, term = excluded.term
 RETURNING id;
-
--- fence
-WITH k AS MATERIALIZED 
-(SELECT "app".leasequeue_lease.expires_at AS expires_at 
-FROM "app".leasequeue_lease 
-WHERE "app".leasequeue_lease.name = %(p_name)s AND "app".leasequeue_lease.slot = CAST(%(p_slot)s AS SMALLINT) AND "app".leasequeue_lease.term = %(p_term)s AND "app".leasequeue_lease.holder = CAST(%(p_holder)s AS UUID) FOR KEY SHARE), 
-d AS MATERIALIZED 
-(SELECT set_config('idle_in_transaction_session_timeout', least(greatest(1000, ceil(extract(epoch FROM k.expires_at - clock_timestamp()) * 1000)), nullif(extract(epoch FROM nullif(current_setting('idle_in_transaction_session_timeout', true), '')::interval) * 1000, 0))::bigint::text, true) AS idle 
-FROM k 
-WHERE k.expires_at > clock_timestamp())
- SELECT 1 / count(idle) AS held, CAST(extract(epoch FROM now()) * 1000000 AS bigint) AS began 
-FROM d;

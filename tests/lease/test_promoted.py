@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from leasequeue import Lease, LeaseLost
-from leasequeue.db.leases import fence_held
+from leasequeue.db.fence import fence_held
 from leasequeue.db.program import run
 from leasequeue.embedded.watch import free_port
 from tests.lease.conftest import Make

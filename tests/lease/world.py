@@ -15,7 +15,8 @@ from typing import Any, cast
 
 import psycopg
 
-from leasequeue.db.leases import LeaseStatements, _fence, lease_statements
+from leasequeue.db.fence import _fence
+from leasequeue.db.leases import LeaseStatements, lease_statements
 from leasequeue.errors import OutcomeUnknown
 from leasequeue.lease.hold import Bid, Hold, Refused, Renewal, Run
 
