@@ -34,9 +34,7 @@ def database(
         through = request.getfixturevalue("pgbouncer") if via == "pgbouncer" else server
         _one_per_way[via] = Database(server, name, through.url(name), via)
     found = _one_per_way[via]
-    for table in _TABLES:
-        found.execute(f"DELETE FROM {table}")
-    found.execute("DROP TABLE IF EXISTS effect, seen")
+    found.execute("; ".join([*(f"DELETE FROM {table}" for table in _TABLES), "DROP TABLE IF EXISTS effect, seen"]))
     return found
 
 

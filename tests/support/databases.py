@@ -76,7 +76,7 @@ class Database:
     def close(self) -> None:
         for conn in [*self._opened, *([self._conn] if self._conn else [])]:
             conn.close()
-        self.server.drop_database(self.name)
+        self.server.drop_soon(self.name)
 
 
 class Templates:
@@ -101,6 +101,7 @@ class Templates:
         return name
 
     def close(self) -> None:
+        self.server.drop_the_rest()
         if self._migrated is not None:
             self.server.drop_database(self._migrated)
 
