@@ -6,6 +6,7 @@ clock that is moved. See ``world`` for what is asserted.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import psycopg
@@ -26,7 +27,10 @@ from tests.lease.world import BROKEN, RIGHT, SETUP, TTL, Actor, Variant, World
 from tests.support.databases import Templates
 from tests.support.server import Server
 
-RUNS = 220
+RUNS = int(os.environ.get("LEASEQUEUE_LEASE_RUNS", "120"))
+"""Stories of the right variant, of 50 steps each; ``LEASEQUEUE_LEASE_RUNS=5000`` makes a long run."""
+RUNS_TO_FIND = 1_100
+"""At most, for a broken variant to be caught. The seeds below go with this number: another one makes other stories."""
 STEPS = 50
 
 
@@ -177,7 +181,6 @@ def machine(world: World) -> type[RuleBasedStateMachine]:
 
 _FOUND_SOON = {
     "fence without the row's lock": 2,
-    "row deleted on release, terms start again": 3,
     "identity is the host's name": 6,
     "trust counted from the reply": 8,
 }
@@ -218,7 +221,7 @@ def test_a_semaphore_never_has_more_holders_than_slots(url: str) -> None:
 @pytest.mark.parametrize("variant", BROKEN, ids=lambda variant: variant.name)
 def test_a_broken_variant_is_caught(url: str, variant: Variant) -> None:
     with pytest.raises(AssertionError, match=variant.caught) as caught:
-        run(url, variant, runs=5 * RUNS)
+        run(url, variant, runs=RUNS_TO_FIND)
     print(f"{variant.name}: {str(caught.value).splitlines()[0]}")
 
 
