@@ -27,7 +27,7 @@ from tests.lease.world import BROKEN, RIGHT, SETUP, TTL, Actor, Variant, World
 from tests.support.databases import Templates
 from tests.support.server import Server
 
-RUNS = int(os.environ.get("LEASEQUEUE_LEASE_RUNS", "120"))
+RUNS = int(os.environ.get("LEASEQUEUE_LEASE_RUNS", "220"))
 """Stories of the right variant, of 50 steps each; ``LEASEQUEUE_LEASE_RUNS=5000`` makes a long run."""
 RUNS_TO_FIND = 1_100
 """At most, for a broken variant to be caught. The seeds below go with this number: another one makes other stories."""
