@@ -1,6 +1,9 @@
 """What may start of the keys whose buckets are held, where no rate and no limit above the keys counts (``db/gates.py``).
 
 Each statement counts what runs under each key, leases what still fits, and leaves the wakes that are needed after that.
+
+What is due is judged by the time of the statement, when the buckets are held, not by ``now()`` of the transaction: whoever held
+a bucket between the two may have taken the wake of a job that came meanwhile, and would be the last to look at it.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ _FROM_FLOOR = """(available_at, id) >= (
             CASE WHEN lane.priority = k.priority THEN to_timestamp(k.floor_at) ELSE '-infinity' END,
             CASE WHEN lane.priority = k.priority THEN k.floor_id ELSE 0 END)"""
 _WAITING = f"""limit_key = k.key AND queue = %(queue)s AND priority = lane.priority AND state = 'g'
-          AND available_at <= now() AND {_FROM_FLOOR}"""
+          AND available_at <= statement_timestamp() AND {_FROM_FLOOR}"""
 LANES = """lane AS MATERIALIZED (
     SELECT priority FROM {s}.leasequeue_lane WHERE queue = %(queue)s AND priority <> 0 UNION SELECT 0::smallint
     ORDER BY priority DESC
@@ -67,7 +70,7 @@ _TAKEN = """taken AS MATERIALIZED (
 # Whether rows wait that this statement did not lease: locked by somebody, or beyond what fits. It is not asked where a limit
 # above the key has blocked some: the key is parked there, and to look before there is room would only park it once more.
 _MORE_WAIT = """EXISTS (SELECT FROM {s}.leasequeue_job
-            WHERE limit_key = t.key AND queue = %(queue)s AND state = 'g' AND available_at <= now() OFFSET t.taken)"""
+            WHERE limit_key = t.key AND queue = %(queue)s AND state = 'g' AND available_at <= statement_timestamp() OFFSET t.taken)"""
 
 SOON = f"""soon AS (
     INSERT INTO {{s}}.leasequeue_wake (queue, key, due_at, parked, whole)
@@ -119,7 +122,7 @@ _ADMIT_ONE = f"""WITH k AS MATERIALIZED (
     FROM ({_used("%(key)s", "%(key_term)s::bigint")}) AS used
 ), cand AS MATERIALIZED (
     SELECT id, available_at, limit_max, rate_max FROM {{s}}.leasequeue_job
-    WHERE limit_key = %(key)s AND queue = %(queue)s AND priority = 0 AND state = 'g' AND available_at <= now()
+    WHERE limit_key = %(key)s AND queue = %(queue)s AND priority = 0 AND state = 'g' AND available_at <= statement_timestamp()
       AND (available_at, id) >= (to_timestamp(%(floor_at)s), %(floor_id)s)
     ORDER BY available_at, id
     LIMIT (SELECT CASE WHEN ranked THEN 0 ELSE greatest(0, least(%(running)s::int - used, %(quota)s)) END FROM k)
@@ -141,7 +144,7 @@ _LEAVE_WAKE = """INSERT INTO {s}.leasequeue_wake (queue, key, due_at, parked, wh
 SELECT %(queue)s, %(key)s, clock_timestamp() + %(seconds)s * interval '1 second',
     CASE WHEN %(parked)s::boolean THEN %(key)s END, %(whole)s
 WHERE NOT %(seen)s OR EXISTS (SELECT FROM {s}.leasequeue_job
-    WHERE limit_key = %(key)s AND queue = %(queue)s AND state = 'g' AND available_at <= now())"""
+    WHERE limit_key = %(key)s AND queue = %(queue)s AND state = 'g' AND available_at <= statement_timestamp())"""
 
 # The first statement of a transaction in which the next job of a key takes the place of one that has succeeded: the end of that
 # one, as ``db/jobs.py`` writes it, and the bucket of its key, instead of a wake that is taken again in a moment. ``next``: the

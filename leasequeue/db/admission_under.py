@@ -37,7 +37,8 @@ _KEYS = f"""k AS MATERIALIZED (
             {LEFT.format(running="bounds.running", used="used.used", rate="bounds.rate", spent="spent.spent")} AS free
         FROM given LEFT JOIN LATERAL (
             SELECT limit_max, rate_max, rate_seconds FROM {{s}}.leasequeue_job AS job
-            WHERE job.limit_key = given.key AND job.queue = %(queue)s AND job.state = 'g' AND job.available_at <= now()
+            WHERE job.limit_key = given.key AND job.queue = %(queue)s AND job.state = 'g'
+                AND job.available_at <= statement_timestamp()
             ORDER BY job.priority DESC, job.available_at, job.id LIMIT 1
         ) AS head ON true
         CROSS JOIN LATERAL (SELECT coalesce(given.running, head.limit_max) AS running,

@@ -21,7 +21,7 @@ WITH given AS MATERIALIZED (
         SELECT job.id, job.task, lane.priority, job.available_at, job.limit_max, job.rate_max, job.rate_seconds
         FROM lane CROSS JOIN LATERAL (
             SELECT id, task, available_at, limit_max, rate_max, rate_seconds FROM "app".leasequeue_job WHERE limit_key = k.key AND queue = %(queue)s AND priority = lane.priority AND state = 'g'
-          AND available_at <= now() AND (available_at, id) >= (
+          AND available_at <= statement_timestamp() AND (available_at, id) >= (
             CASE WHEN lane.priority = k.priority THEN to_timestamp(k.floor_at) ELSE '-infinity' END,
             CASE WHEN lane.priority = k.priority THEN k.floor_id ELSE 0 END)
             ORDER BY available_at, id LIMIT greatest(0, least(k.mine, k.quota)) FOR UPDATE SKIP LOCKED
@@ -55,7 +55,7 @@ WITH given AS MATERIALIZED (
         OR (t.fits > t.taken AND t.floor_at > '-infinity')
         OR ((t.elsewhere > 0 OR t.others > 0 OR (t.fits > t.taken AND t.blocked = 0) OR (t.used = 0 AND t.fits <= 0))
             AND EXISTS (SELECT FROM "app".leasequeue_job
-            WHERE limit_key = t.key AND queue = %(queue)s AND state = 'g' AND available_at <= now() OFFSET t.taken))
+            WHERE limit_key = t.key AND queue = %(queue)s AND state = 'g' AND available_at <= statement_timestamp() OFFSET t.taken))
 ), u AS (
     UPDATE "app".leasequeue_job SET state = 'l', holder = %(me)s, term = (SELECT nextval('"app".leasequeue_term')), expires_at = clock_timestamp() + %(ttl)s * interval '1 second', attempt = attempt + 1, claimed_at = clock_timestamp(), unique_key = CASE WHEN unique_until = 's' THEN NULL ELSE unique_key END, meta = CASE WHEN unique_until = 's' THEN coalesce(meta, '{}') - 'unique_key' || jsonb_strip_nulls(jsonb_build_object('unique_key', unique_key)) ELSE meta END
     WHERE id = ANY(ARRAY(SELECT id FROM pick)) RETURNING id, term, task, args::text, attempt, abandoned, max_attempts, extract(epoch FROM available_at)::float8, priority, queue, cancel_requested_at IS NOT NULL, meta ->> 'tick', extract(epoch FROM start_by - clock_timestamp())::float8, CASE WHEN workflow IS NOT NULL THEN jsonb_build_object('id', workflow, 'name', meta ->> 'flow', 'step', meta ->> 'step')::text WHEN limit_key IS NOT NULL OR children IS NOT NULL THEN '' END, limit_key, limit_max, rate_max, rate_seconds
@@ -76,7 +76,7 @@ WITH k AS MATERIALIZED (
                 THEN %(key_term)s::bigint ELSE 0 END) AS used
 ), cand AS MATERIALIZED (
     SELECT id, available_at, limit_max, rate_max FROM "app".leasequeue_job
-    WHERE limit_key = %(key)s AND queue = %(queue)s AND priority = 0 AND state = 'g' AND available_at <= now()
+    WHERE limit_key = %(key)s AND queue = %(queue)s AND priority = 0 AND state = 'g' AND available_at <= statement_timestamp()
       AND (available_at, id) >= (to_timestamp(%(floor_at)s), %(floor_id)s)
     ORDER BY available_at, id
     LIMIT (SELECT CASE WHEN ranked THEN 0 ELSE greatest(0, least(%(running)s::int - used, %(quota)s)) END FROM k)
@@ -98,7 +98,7 @@ INSERT INTO "app".leasequeue_wake (queue, key, due_at, parked, whole)
 SELECT %(queue)s, %(key)s, clock_timestamp() + %(seconds)s * interval '1 second',
     CASE WHEN %(parked)s::boolean THEN %(key)s END, %(whole)s
 WHERE NOT %(seen)s OR EXISTS (SELECT FROM "app".leasequeue_job
-    WHERE limit_key = %(key)s AND queue = %(queue)s AND state = 'g' AND available_at <= now());
+    WHERE limit_key = %(key)s AND queue = %(queue)s AND state = 'g' AND available_at <= statement_timestamp());
 
 -- succeed_before_next
 WITH k AS MATERIALIZED (

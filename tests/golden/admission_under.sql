@@ -26,7 +26,8 @@ WITH given AS MATERIALIZED (
             greatest(0, least(coalesce(bounds.running, 2147483647) - used.used, coalesce(bounds.rate - spent.spent, 2147483647))) AS free
         FROM given LEFT JOIN LATERAL (
             SELECT limit_max, rate_max, rate_seconds FROM "app".leasequeue_job AS job
-            WHERE job.limit_key = given.key AND job.queue = %(queue)s AND job.state = 'g' AND job.available_at <= now()
+            WHERE job.limit_key = given.key AND job.queue = %(queue)s AND job.state = 'g'
+                AND job.available_at <= statement_timestamp()
             ORDER BY job.priority DESC, job.available_at, job.id LIMIT 1
         ) AS head ON true
         CROSS JOIN LATERAL (SELECT coalesce(given.running, head.limit_max) AS running,
@@ -49,7 +50,7 @@ WITH given AS MATERIALIZED (
         SELECT job.id, job.task, lane.priority, job.available_at, job.limit_max, job.rate_max, job.rate_seconds
         FROM lane CROSS JOIN LATERAL (
             SELECT id, task, available_at, limit_max, rate_max, rate_seconds FROM "app".leasequeue_job WHERE limit_key = k.key AND queue = %(queue)s AND priority = lane.priority AND state = 'g'
-          AND available_at <= now() AND (available_at, id) >= (
+          AND available_at <= statement_timestamp() AND (available_at, id) >= (
             CASE WHEN lane.priority = k.priority THEN to_timestamp(k.floor_at) ELSE '-infinity' END,
             CASE WHEN lane.priority = k.priority THEN k.floor_id ELSE 0 END)
             ORDER BY available_at, id LIMIT greatest(0, least(k.mine, k.quota)) FOR UPDATE SKIP LOCKED
@@ -89,7 +90,7 @@ WITH given AS MATERIALIZED (
         OR (t.fits > t.taken AND t.floor_at > '-infinity')
         OR ((t.elsewhere > 0 OR t.others > 0 OR (t.fits > t.taken AND t.blocked = 0) OR (t.used = 0 AND t.fits <= 0))
             AND EXISTS (SELECT FROM "app".leasequeue_job
-            WHERE limit_key = t.key AND queue = %(queue)s AND state = 'g' AND available_at <= now() OFFSET t.taken))
+            WHERE limit_key = t.key AND queue = %(queue)s AND state = 'g' AND available_at <= statement_timestamp() OFFSET t.taken))
 ), park AS (
     INSERT INTO "app".leasequeue_wake (queue, key, due_at, parked)
     SELECT DISTINCT ON (j.key) %(queue)s, j.key,

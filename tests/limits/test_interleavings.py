@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from typing import TypeVar
 
 import psycopg
 import pytest
 
-from tests.limits.hand import Hands, put, rule
+from leasequeue.db.connect import Execute
+from tests.limits.hand import Hand, Hands, put, rule
 from tests.support.databases import Database
 from tests.support.waiting import until
+
+T = TypeVar("T")
+
+
+def delayed(one: Hand, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], None]) -> None:
+    """Let something happen in its next transaction, between BEGIN and the first statement."""
+    transact = one.link.transact
+
+    def slowly(steps: Callable[[Execute], T]) -> T:
+        def late(execute: Execute) -> T:
+            monkeypatch.undo()
+            meanwhile()
+            return steps(execute)
+
+        return transact(late)
+
+    monkeypatch.setattr(one.link, "transact", slowly)
 
 
 @pytest.fixture(params=["admit_one", "admit"])
@@ -156,3 +176,48 @@ def test_a_completion_wakes_its_key(database: Database, hand: Hands, with_wake: 
         one.sql = one.sql._replace(complete_linked=one.sql.complete_linked.replace(old, "FROM d WHERE false"))
     one.complete(one.gated_until(1))
     assert len(one.gated()) == int(with_wake)
+
+
+@pytest.mark.parametrize("by_statement", [True, False])
+@pytest.mark.parametrize("way", ["follow", "admit_one", "admit", "admit_under"])
+def test_what_came_after_begin_is_looked_at_too(
+    database: Database, hand: Hands, monkeypatch: pytest.MonkeyPatch, way: str, by_statement: bool
+) -> None:
+    # A: BEGIN ── (slow) ──────────────────────────────────────────────────── frees the slot, or takes the wake of that
+    # Somebody:     enqueues job 2
+    # B:                            takes the wake of job 2: nothing is free
+    # By the time of its transaction job 2 is not due yet for A, which is the last that looks at the key.
+    if way == "admit":
+        database.execute("INSERT INTO leasequeue_lane (queue, priority) VALUES ('default', 5)")
+    elif way == "admit_under":
+        rule(database, "queue:default", 5)
+    put(database, "k", 1, limit=1)
+    one, two = hand(), hand()
+    if not by_statement:
+        for name in ("admit_one", "leave_wake", "admit", "admit_under"):
+            text = getattr(one.gate_sql, name)
+            assert "<= statement_timestamp()" in text
+            one.use(**{name: text.replace("statement_timestamp()", "now()")})
+    first = one.gated()
+    new: list[int] = []
+
+    def enqueued_and_looked_at() -> None:
+        new.extend(put(database, "k", 1, limit=1))
+        assert two.gated() == []
+
+    if way == "follow":
+        delayed(one, monkeypatch, enqueued_and_looked_at)
+        found = one.follow(first)[1]
+    else:
+        with psycopg.connect(database.direct_url) as conn:  # an end that is written before BEGIN, and committed after
+            conn.execute("DELETE FROM leasequeue_job WHERE id = %s", (first[0].id,))
+            conn.execute("INSERT INTO leasequeue_wake (queue, key) VALUES ('default', 'k')")
+
+            def ended_as_well() -> None:
+                enqueued_and_looked_at()
+                conn.commit()
+
+            delayed(one, monkeypatch, ended_as_well)
+            found = one.gated()
+    assert [job.id for job in found] == (new if by_statement else [])
+    assert database.scalar("SELECT count(*) FROM leasequeue_wake") == 0
