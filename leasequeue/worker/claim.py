@@ -130,6 +130,7 @@ class Claimer(Loop):
         if self.link.connected:
             self._wake_mode.wait(self.link, seconds, self._wake_read)
         else:
+            self._relay.close()
             readable([self._wake_read], seconds)
         try:
             os.read(self._wake_read, 4096)
@@ -148,13 +149,14 @@ class Claimer(Loop):
         self._wake_mode.begin(self.link)
 
     def interrupted(self) -> None:
-        self._relay.close()
         self._page.rest("claim_turn")
 
     def turn(self) -> None:
         try:
             self._turn()
         except BaseException:
+            # The next turn may come late, or break off in the same place: the completer need not wait for it.
+            self._relay.close()
             self._hand_out()
             raise
 

@@ -184,3 +184,20 @@ def test_lost_answers_lose_no_job_and_run_none_twice(
         ]
         assert "refused:" not in started.log
         assert started.stop() == 0
+
+
+@pytest.mark.direct_only  # what the claimer reads is what matters
+def test_ends_do_not_wait_for_a_claimer_that_is_refused(database: Database, worker: Callable[..., Worker]) -> None:
+    _enqueue(database, [plain.call()])
+    started = worker(database, app=APP, queues=(("default", 4),))
+    until(lambda: _finished(database) == 1, 30, "the worker to serve")
+    with psycopg.connect(database.direct_url) as conn:
+        conn.execute("LOCK TABLE went")
+        _enqueue(database, [step.call("a"), step.call("b")])
+        until(lambda: database.scalar("SELECT count(*) FROM leasequeue_job WHERE state = 'l'") == 2, 10)
+        database.execute("ALTER TABLE leasequeue_limit RENAME TO away")
+        until(lambda: "claimer: the database refused" in started.log, 10)
+        conn.commit()
+        until(lambda: _finished(database) == 3, 5, "what has ended to be written")
+        assert "away" in {name for (name,) in database.execute("SELECT relname FROM pg_class")}
+    database.execute("ALTER TABLE away RENAME TO leasequeue_limit")
