@@ -70,6 +70,10 @@ class Admission:
         self._ttl_seconds = ttl_seconds
         self._ranked: set[str] = set()
 
+    def ranks(self, queue: str) -> bool:
+        """Whether a queue is known to have priorities."""
+        return queue in self._ranked
+
     def admit(self, execute: Execute, turn: Turn, wanted: list[Wanted], above: list[Above]) -> list[tuple[Any, ...]]:
         """The rows that were leased."""
         rows: list[tuple[Any, ...]] = []

@@ -173,7 +173,8 @@ class Claimer(Loop):
             slots.measure(now)
             slots.ready.nudge(now)
         # Not where handlers end so fast that the completer is wanted beside, or ready jobs wait that want the next slot.
-        self._relay.open(not self._full and all(slots.rate < FEW_PER_SECOND for slots in self._slots))
+        few = not self._full and all(slots.rate < FEW_PER_SECOND for slots in self._slots)
+        self._relay.open({slots.name for slots in self._slots if few and self._may_follow(slots)})
         got = self._follow(now) + self._claim_all(now)
         self._page.stamp("claim_ok")
         self._page.rest("claim_turn")
@@ -235,16 +236,20 @@ class Claimer(Loop):
         if not self._relay:
             return 0
         self._hand_out()
-        # One slot stays free: where keys went on in all of them, no ready job would ever have a turn.
         room = {
             slots.name: slots.size - slots.lost - slots.in_hand() - 1
             for slots in self._slots
-            if slots.name not in self._lanes.paused and not slots.high
+            if self._may_follow(slots)
         }
         me = self._holder.current
         followed = self._relay.write(self.link, self._gate, me, room, now)
         self._freed |= bool(followed.woken)
         return sum(self._take_in(slots, followed.rows.get(slots.name, []), me, now) for slots in self._slots)
+
+    def _may_follow(self, slots: Slots) -> bool:
+        # One slot stays free: where keys went on in all of them, no ready job would ever have a turn.
+        allowed = slots.size > 1 and not slots.high and slots.name not in self._lanes.paused
+        return allowed and self._gate.follows(slots.name)
 
     def _claim_gated(self, slots: Slots, k: int) -> int:
         if slots.high:

@@ -108,7 +108,7 @@ class Gate:
         lanes = [self._lanes[name] for name in queues]
         starts = [lane.start(now) for lane in lanes]
         params = {"queues": queues, "floors": [s[0] for s in starts], "floor_ids": [s[1] for s in starts]}
-        self._due = {row[0] for row in run(self._sql.peek_wakes, params)}
+        self._due = self._due.difference(queues) | {row[0] for row in run(self._sql.peek_wakes, params)}
         for lane, start in zip(lanes, starts, strict=True):
             if lane.queue not in self._due:
                 lane.scanned(now, start)
@@ -118,6 +118,11 @@ class Gate:
     def used(self, queues: list[str]) -> set[str]:
         """Those of the queues whose gate has let something through here."""
         return self._used.intersection(queues)
+
+    def follows(self, queue: str) -> bool:
+        """Whether the next job of a key may take the place of one that has ended: as far as is known no other key of the queue
+        waits for its turn, and there is nothing else to be asked."""
+        return not (queue in self._due or self._admission.ranks(queue) or self._rules.above(queue))
 
     def claim(
         self, link: Link, queue: str, k: int, holder: uuid.UUID, now: float, free: int | None = None

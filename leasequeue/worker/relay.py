@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -47,7 +47,7 @@ class Relay:
         self._keeps = keeps
         self._lock = threading.Lock()
         self._waiting: list[Ended] = []
-        self._open = False
+        self._open: Collection[str] = ()
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -61,19 +61,19 @@ class Relay:
 
     def _takes(self, ended: Ended) -> bool:
         with self._lock:
-            if not self._open or len(self._waiting) >= FEW:
+            if ended.job.queue not in self._open or len(self._waiting) >= FEW:
                 return False
             self._waiting.append(ended)
             return True
 
-    def open(self, wanted: bool) -> None:
-        """Whether ends are taken from now on; what waits goes on waiting. For the claimer."""
+    def open(self, queues: Collection[str]) -> None:
+        """Of which queues ends are taken from now on; what waits goes on waiting. For the claimer."""
         with self._lock:
-            self._open = wanted
+            self._open = queues
 
     def close(self) -> None:
         """Take none any more; what waits goes to the completer. For the claimer."""
-        self.open(False)
+        self.open(())
         for ended in self._take():
             self._finish(ended)
 

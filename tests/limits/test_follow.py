@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from typing import Any
 
@@ -141,3 +142,30 @@ def test_a_limit_that_was_lowered_is_kept_to(database: Database, hand: Hands) ->
     done, followers = one.follow(first[1:])
     assert (len(done), len(followers)) == (2, 1)
     assert database.scalar(_LEASED) == 1
+
+
+def test_nothing_follows_where_other_keys_wait_or_more_is_to_be_asked(database: Database, hand: Hands) -> None:
+    for key in range(4):
+        put(database, f"k:{key}", 1, limit=1)
+    put(database, "k", 1, limit=1, queue="other")
+    one = hand("default", "other")
+    assert one.gate.follows("default")
+
+    def look(*queues: str) -> None:
+        one.gate.due(one.link.run, list(queues), time.monotonic(), float("-inf"), hurried=False)
+
+    look("default", "other")
+    assert not one.gate.follows("default")
+    jobs = one.gated(3) + one.gated(queue="other")
+    look("other")
+    assert (one.gate.follows("default"), one.gate.follows("other")) == (False, True)  # the fourth is still to come
+    jobs += one.gated_until(4 - len(jobs) + 1)
+    one.gated()
+    assert one.gate.follows("default")
+    put(database, "k:1", 1, limit=1, priority=5)
+    one.follow([job for job in jobs if job.key == "k:1"])
+    assert not one.gate.follows("default")
+    assert one.gate.follows("other")
+    rule(database, "task:t", 5)
+    one.gate.read_rules(one.link)
+    assert not one.gate.follows("other")

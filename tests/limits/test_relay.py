@@ -42,7 +42,7 @@ def told() -> list[Ended]:
 @pytest.fixture
 def relay(told: list[Ended]) -> Relay:
     made = Relay(told.append, lambda queue: True)
-    made.open(True)
+    made.open({"default"})
     return made
 
 
@@ -55,6 +55,10 @@ def test_it_takes_few_and_only_while_it_is_open(
     relay.wake = lambda: woken.append(True)
     jobs = claimed(hand())
     assert len(jobs) == FEW + 2
+    relay.open({"another"})
+    relay.offer(Ended(jobs[0], Outcome.SUCCEEDED))
+    assert (told.pop().outcome, bool(relay)) == (Outcome.SUCCEEDED, False)
+    relay.open({"default"})
     relay.offer(Ended(jobs[0], Outcome.FAILED))
     assert told.pop().outcome is Outcome.FAILED
     for job in jobs:
