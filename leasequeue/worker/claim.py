@@ -207,6 +207,8 @@ class Claimer(Loop):
         elif self._full:
             gates = self._gate.due(self._ask, names, now, self._lanes.database_now, hurried=True)
         ready = {slots.name for slots in self._with_ready(now, roomy)}
+        if roomy and not ready:
+            self._full = False
         got = 0
         for slots in roomy:
             got += self._fill(slots, slots.name in ready, slots.name in gates)
@@ -236,14 +238,11 @@ class Claimer(Loop):
         if not self._relay:
             return 0
         self._hand_out()
-        room = {
-            slots.name: slots.size - slots.lost - slots.in_hand() - 1
-            for slots in self._slots
-            if self._may_follow(slots)
-        }
+        room = {slots.name: slots.size - slots.in_hand() - 1 for slots in self._slots if self._may_follow(slots)}
         me = self._holder.current
         followed = self._relay.write(self.link, self._gate, me, room, now)
-        self._freed |= bool(followed.woken)
+        if followed.woken:
+            self._freed = True
         return sum(self._take_in(slots, followed.rows.get(slots.name, []), me, now) for slots in self._slots)
 
     def _may_follow(self, slots: Slots) -> bool:

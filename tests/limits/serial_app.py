@@ -30,3 +30,8 @@ async def astep(key: str) -> None:
 @lq.task(name="plain")
 def plain() -> None:
     _note("plain")
+
+
+@lq.task(name="apart", queue="apart")
+def apart() -> None:
+    _note("apart")

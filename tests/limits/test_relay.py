@@ -15,7 +15,7 @@ from leasequeue.worker.gate import Followed
 from leasequeue.worker.hand import Claimed, Ended, Outcome
 from leasequeue.worker.relay import FEW, Relay
 from tests.limits.hand import Hand, Hands, put
-from tests.limits.serial_app import CREATE, astep, lq, plain, step
+from tests.limits.serial_app import CREATE, apart, astep, lq, plain, step
 from tests.support.databases import Database
 from tests.support.proxy import Proxy
 from tests.support.waiting import until
@@ -205,3 +205,16 @@ def test_ends_do_not_wait_for_a_claimer_that_is_refused(database: Database, work
         until(lambda: _finished(database) == 3, 5, "what has ended to be written")
         assert "away" in {name for (name,) in database.execute("SELECT relname FROM pg_class")}
     database.execute("ALTER TABLE away RENAME TO leasequeue_limit")
+
+
+@pytest.mark.direct_only  # how the claimer goes on is what matters
+def test_a_claim_that_was_full_does_not_keep_keys_from_going_on(
+    database: Database, worker: Callable[..., Worker]
+) -> None:
+    _enqueue(database, [apart.call()])
+    worker(database, app=APP, queues=(("default", 4), ("apart", 1), ("idle", 1)))
+    until(lambda: _finished(database) == 1, 30, "the worker to serve")
+    _enqueue(database, [step.call("a") for _ in range(40)])
+    until(lambda: _finished(database) == 41, 30, "all to run")
+    wakes = database.scalar("SELECT last_value FROM pg_sequences WHERE sequencename = 'leasequeue_wake_id_seq'")
+    assert wakes < 20
