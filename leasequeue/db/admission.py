@@ -70,7 +70,8 @@ _TAKEN = """taken AS MATERIALIZED (
 # Whether rows wait that this statement did not lease: locked by somebody, or beyond what fits. It is not asked where a limit
 # above the key has blocked some: the key is parked there, and to look before there is room would only park it once more.
 _MORE_WAIT = """EXISTS (SELECT FROM {s}.leasequeue_job
-            WHERE limit_key = t.key AND queue = %(queue)s AND state = 'g' AND available_at <= statement_timestamp() OFFSET t.taken)"""
+            WHERE limit_key = t.key AND queue = %(queue)s AND state = 'g' AND available_at <= statement_timestamp()
+            OFFSET t.taken)"""
 
 SOON = f"""soon AS (
     INSERT INTO {{s}}.leasequeue_wake (queue, key, due_at, parked, whole)

@@ -130,7 +130,6 @@ class Claimer(Loop):
         if self.link.connected:
             self._wake_mode.wait(self.link, seconds, self._wake_read)
         else:
-            self._relay.close()
             readable([self._wake_read], seconds)
         try:
             os.read(self._wake_read, 4096)

@@ -113,7 +113,7 @@ class Process:
         self.completer = Completer(link("completer"), outage, sql, page, self.hand, lq.keeps, name, back, ends)
         margin = max(min(1.0, options.ttl_seconds / 2), options.ttl_seconds / 5)
         self._pool = Pool(options, lq.process_jobs, lq.process_memory_mib)
-        relay = Relay(self.completer.finish, lq.keeps)
+        self._relay = relay = Relay(self.completer.finish, lq.keeps)
         self.executor = Executor(
             lq, self.slots, page, self.completer.finish, relay.offer, options.ttl_seconds - margin, self._pool
         )
@@ -235,6 +235,7 @@ class Process:
         self._page.stamp("beat")
         now = time.monotonic()
         self.executor.warden.look(now)
+        self._relay.look(now)
         for slots in self.slots:
             slots.ready.nudge(now)
 
@@ -251,6 +252,7 @@ class Process:
         """
         deadline = time.monotonic() + timeout_seconds
         self.claimer.stop()
+        self._relay.end()
         self._wait_for(self.claimer)
         self.renewer.hurry()  # with the claimer its notifications end, and a job can be cancelled still
         self.executor.finish_serving()

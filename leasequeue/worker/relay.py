@@ -1,6 +1,7 @@
 """Ends that the claimer writes itself, together with the claim of the next job of their key.
 
     handler ends ──> offer ──few, and the claimer takes them──> claimer: end and next claim, one transaction
+                       │                                          │ not taken in time, not written
                        └───────────all others────────────────> completer
 
 A key with a limit of 1 has nothing else to do until its job has ended: written by the completer and claimed by the claimer,
@@ -11,6 +12,7 @@ connection of its own.
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
@@ -30,6 +32,9 @@ FEW = 8
 FEW_PER_SECOND = 1000.0
 """Handlers that end per second, above which it takes none."""
 
+LONG_SECONDS = 0.25
+"""What has waited so long goes to the completer: a statement of the claimer hangs."""
+
 
 class Relay:
     """What waits for the claimer. Thread-safe.
@@ -47,7 +52,9 @@ class Relay:
         self._keeps = keeps
         self._lock = threading.Lock()
         self._waiting: list[Ended] = []
+        self._since = 0.0  # when the first of them came
         self._open: Collection[str] = ()
+        self._ended = False
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -63,19 +70,32 @@ class Relay:
         with self._lock:
             if ended.job.queue not in self._open or len(self._waiting) >= FEW:
                 return False
+            if not self._waiting:
+                self._since = time.monotonic()
             self._waiting.append(ended)
             return True
 
     def open(self, queues: Collection[str]) -> None:
         """Of which queues ends are taken from now on; what waits goes on waiting. For the claimer."""
         with self._lock:
-            self._open = queues
+            self._open = () if self._ended else queues
 
     def close(self) -> None:
-        """Take none any more; what waits goes to the completer. For the claimer."""
+        """Take none any more; what waits goes to the completer. Any thread."""
         self.open(())
         for ended in self._take():
             self._finish(ended)
+
+    def look(self, now: float) -> None:
+        """Close where something has waited too long, until the claimer opens it again. Any thread, from time to time."""
+        if self._waiting and now - self._since > LONG_SECONDS:
+            self.close()
+
+    def end(self) -> None:
+        """Close for good: the completer ends soon, and the claimer may hang for longer. Any thread."""
+        with self._lock:
+            self._ended = True
+        self.close()
 
     def write(self, link: Link, gate: Gate, holder: uuid.UUID, room: Mapping[str, int], now: float) -> Followed:
         """Write what waits, and claim what comes after it. For the claimer.

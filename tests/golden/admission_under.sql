@@ -90,7 +90,8 @@ WITH given AS MATERIALIZED (
         OR (t.fits > t.taken AND t.floor_at > '-infinity')
         OR ((t.elsewhere > 0 OR t.others > 0 OR (t.fits > t.taken AND t.blocked = 0) OR (t.used = 0 AND t.fits <= 0))
             AND EXISTS (SELECT FROM "app".leasequeue_job
-            WHERE limit_key = t.key AND queue = %(queue)s AND state = 'g' AND available_at <= statement_timestamp() OFFSET t.taken))
+            WHERE limit_key = t.key AND queue = %(queue)s AND state = 'g' AND available_at <= statement_timestamp()
+            OFFSET t.taken))
 ), park AS (
     INSERT INTO "app".leasequeue_wake (queue, key, due_at, parked)
     SELECT DISTINCT ON (j.key) %(queue)s, j.key,

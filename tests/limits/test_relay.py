@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ import pytest
 from leasequeue.errors import OutcomeUnknown
 from leasequeue.worker.gate import Followed
 from leasequeue.worker.hand import Claimed, Ended, Outcome
-from leasequeue.worker.relay import FEW, Relay
+from leasequeue.worker.relay import FEW, LONG_SECONDS, Relay
 from tests.limits.hand import Hand, Hands, put
 from tests.limits.serial_app import CREATE, apart, astep, lq, plain, step
 from tests.support.databases import Database
@@ -68,6 +69,25 @@ def test_it_takes_few_and_only_while_it_is_open(
     assert (len(told), bool(relay)) == (FEW + 2, False)
     relay.offer(Ended(jobs[0], Outcome.SUCCEEDED))
     assert len(told) == FEW + 3
+
+
+def test_what_has_waited_long_goes_to_the_completer_and_after_its_end_it_takes_nothing(
+    database: Database, hand: Hands, relay: Relay, told: list[Ended]
+) -> None:
+    put(database, "k", 1, limit=1)
+    ended = Ended(claimed(hand())[0], Outcome.SUCCEEDED)
+    relay.offer(ended)
+    relay.look(time.monotonic())
+    assert told == []
+    relay.look(time.monotonic() + 2 * LONG_SECONDS)
+    assert told == [ended]
+    relay.open({"default"})
+    relay.offer(ended)
+    relay.end()
+    assert told == [ended] * 2
+    relay.open({"default"})  # by a claimer that still had a turn to end
+    relay.offer(ended)
+    assert told == [ended] * 3
 
 
 def test_what_the_database_refuses_goes_to_the_completer(
@@ -218,3 +238,28 @@ def test_a_claim_that_was_full_does_not_keep_keys_from_going_on(
     until(lambda: _finished(database) == 41, 30, "all to run")
     wakes = database.scalar("SELECT last_value FROM pg_sequences WHERE sequencename = 'leasequeue_wake_id_seq'")
     assert wakes < 20
+
+
+@pytest.mark.direct_only  # what the claimer waits for is what matters
+@pytest.mark.parametrize("stops", [True, False])
+def test_ends_do_not_wait_for_a_claimer_that_hangs(
+    database: Database, worker: Callable[..., Worker], stops: bool
+) -> None:
+    _enqueue(database, [plain.call()])
+    started = worker(database, app=APP, queues=(("default", 4),), ttl_seconds=30.0, shutdown_timeout_seconds=20.0)
+    until(lambda: _finished(database) == 1, 30, "the worker to serve")
+    with psycopg.connect(database.direct_url) as slow, psycopg.connect(database.direct_url) as conn:
+        conn.execute("LOCK TABLE went")
+        _enqueue(database, [step.call("a"), step.call("b")])
+        until(lambda: database.scalar("SELECT count(*) FROM leasequeue_job WHERE state = 'l'") == 2, 10)
+        slow.execute("LOCK TABLE leasequeue_limit")
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'leasequeue_limit'::regclass"
+        until(lambda: database.scalar(waiting) == 1, 10, "the claimer to wait")
+        if stops:
+            started.signal(signal.SIGTERM)
+            until(lambda: "stopping: claims end" in started.log, 10, "the worker to hear of it")
+        conn.commit()
+        until(lambda: _finished(database) == 3, 2, "what has ended to be written")
+        assert database.scalar(waiting) == 1
+        slow.commit()
+    assert started.stop() == 0
