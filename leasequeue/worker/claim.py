@@ -51,7 +51,7 @@ class Claimer(Loop):
         gate: claims the jobs that are under a limit.
         relay: ends that are written here, with the claim of the next job of their key.
 
-    ``claims`` and ``claim_seconds`` count the claim statements and the time that they took.
+    ``claims`` and ``claim_seconds`` count the claim statements and the time that they took; not those that came with an end.
     """
 
     def __init__(
