@@ -106,7 +106,7 @@ def test_what_outlasts_the_timeout_goes_back(database: Database, worker: Start) 
     assert took < 1.0 + 5.0
 
 
-def test_as_pid_1_it_ends_and_reaps(database: Database, worker: Start) -> None:
+def test_as_pid_1_it_ends_and_reaps(database: Database, worker: Start, tmp_path: Path) -> None:
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("a PID namespace needs root and unshare")
     within = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
@@ -118,8 +118,8 @@ def test_as_pid_1_it_ends_and_reaps(database: Database, worker: Start) -> None:
     until(lambda: "sleep" in _children(init), 10, "the orphan to come to PID 1")
     until(lambda: "sleep" not in _children(init), 10, "the orphan to be reaped")
     until(lambda: database.scalar("SELECT count(*) FROM leasequeue_finished") == 1, 5)
-    enqueue(database, "nap", '{"seconds": 0.5}')
-    until(lambda: database.scalar(RUNNING) == 1, 5)
+    enqueue(database, "nap", json.dumps({"seconds": 0.5, "marks": str(tmp_path)}))
+    until(lambda: list(tmp_path.iterdir()), 5, "the job to begin: one that has not goes back")
     os.kill(init, signal.SIGTERM)
     assert started.process.wait(60) == 0, started.log[-4000:]
     assert database.scalar("SELECT count(*) FROM leasequeue_finished") == 2, started.log[-4000:]
