@@ -23,7 +23,7 @@ demo: .venv/.ready-run
 test: .venv/.ready-dev
 	@# The tests start this package some 700 times. Where PYTHONDONTWRITEBYTECODE is set, each would compile it once more.
 	@$(BIN)/python -m compileall -q leasequeue examples tests
-	@$(BIN)/pytest -n 3 --dist loadgroup $(ARGS)
+	@$(BIN)/pytest -n 4 --dist loadgroup $(ARGS)
 
 check: .venv/.ready-dev
 	$(BIN)/ruff format --check
