@@ -60,12 +60,12 @@ def test_the_whole_group_is_told_to_stop(
     assert database.scalar("SELECT count(*) FROM leasequeue_worker") == 0
 
 
-def test_jobs_that_wait_for_a_slot_go_back_unspent(database: Database, worker: Start) -> None:
+def test_jobs_that_wait_for_a_slot_go_back_unspent(database: Database, worker: Start, tmp_path: Path) -> None:
     started = worker(database, queues=(("default", 1),)).started()
     enqueue(database, "noop", times=100)  # it learns that handlers are quick, and fetches ahead
     until(lambda: database.scalar("SELECT count(*) FROM leasequeue_finished") == 100, 10)
-    enqueue(database, "nap", '{"seconds": 1}', 60)
-    until(lambda: database.scalar(RUNNING) >= 1, 5)
+    enqueue(database, "nap", json.dumps({"seconds": 1, "marks": str(tmp_path)}), 60)
+    until(lambda: list(tmp_path.iterdir()), 5, "one to begin")
     started.signal_group(signal.SIGTERM)
     assert started.process.wait(60) == 0, started.log[-4000:]
     finished = database.scalar("SELECT count(*) FROM leasequeue_finished WHERE task = 'nap' AND attempt = 1")
