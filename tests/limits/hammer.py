@@ -246,7 +246,7 @@ def _enqueue(url: str, seed: int, calm: bool, alone: bool, stop: Event, out: Any
                 "SELECT count(*) FROM (SELECT FROM leasequeue_job LIMIT 2000) AS x"
             ).fetchone() or (0,)
             conn.rollback()
-            if waiting >= 1500:
+            if waiting >= 600:
                 time.sleep(0.003)
                 continue
             jobs = [_new_job(dice) for _ in range(dice.choice((1, 1, 10, 40)))]
@@ -416,7 +416,7 @@ def _drain(url: str, direct_url: str, variant: str | None, faults: Counter[str])
 
 
 def _drain_by(claimer: Claimer, direct_url: str, faults: Counter[str]) -> None:
-    end = time.monotonic() + TTL + 20.0
+    end = time.monotonic() + 120.0
     idle_since = time.monotonic()
     with psycopg.connect(direct_url, autocommit=True, prepare_threshold=None) as conn:
         while time.monotonic() < end:

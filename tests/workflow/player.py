@@ -100,7 +100,11 @@ class Player:
         found: list[Ended] = []
         for row in rows:
             job = Claimed(row, self.me, "default", None, now)
-            self.log.append(("start", job.id, job.attempt, time.monotonic()))
+            at = time.monotonic()
+            if at - now > float(self.orders["ttl"]):
+                self.note("not started: its lease is over")  # as a worker would not
+                continue
+            self.log.append(("start", job.id, job.attempt, at))
             args = json.loads(job.text)
             if self.chance("add"):
                 self.add(job)
