@@ -77,6 +77,7 @@ class _Attempt:
 
     def _start(self) -> None:
         self._asking = False
+        self._facts: Facts | None = None
         self.events = selectors.EVENT_WRITE
         self.pgconn = pq.PGconn.connect_start(make_conninfo("", **self._params).encode())
         if self.pgconn.status == pq.ConnStatus.BAD:
@@ -126,18 +127,18 @@ class _Attempt:
         self.pgconn.consume_input()
         if self.events & selectors.EVENT_WRITE:
             self._flush()
-        facts: Facts | None = None
+        # The answer may come in pieces: the row with one step, the end of it with the next.
         while not self.pgconn.is_busy():
             result = self.pgconn.get_result()
             if result is None:
-                if facts is None:
+                if self._facts is None:
                     raise _Failed(self._error())
-                return facts
+                return self._facts
             if result.status != pq.ExecStatus.TUPLES_OK:
                 raise _Failed(_clean(result.error_message))
             row = [(result.get_value(0, column) or b"").decode() for column in range(4)]
             in_recovery = row[2] == "t"
-            facts = Facts(row[0], row[1] == "on", in_recovery, row[3] == "session" and not in_recovery)
+            self._facts = Facts(row[0], row[1] == "on", in_recovery, row[3] == "session" and not in_recovery)
         return None
 
     def _error(self) -> str:

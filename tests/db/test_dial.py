@@ -20,6 +20,7 @@ from leasequeue.errors import DatabaseUnavailable, OutcomeUnknown
 from tests.db.conftest import Execute, MakeLink
 from tests.db.wire import Blackhole, Wire
 from tests.support.pgbouncer import PgBouncer
+from tests.support.proxy import Proxy
 from tests.support.server import Server
 from tests.support.waiting import until
 
@@ -82,6 +83,15 @@ def test_a_host_that_lets_in_but_never_answers(server: Server, dbname: str, make
         with pytest.raises(DatabaseUnavailable, match="let us in, but no statement was answered within 1 s"):
             link.connect()
         assert time.monotonic() - started < 2
+
+
+def test_an_answer_that_comes_in_pieces(server: Server, dbname: str, make_link: MakeLink) -> None:
+    # As where a pooler passes each message on by itself: the row first, the end of the answer a moment later.
+    with Proxy(server.host, server.port) as proxy:
+        proxy.delay_seconds = 0.02
+        link = make_link(server.url(dbname, host=proxy.host, port=proxy.port), connect=False)
+        link.connect()
+        assert link.run("SELECT 1") == [(1,)]
 
 
 def test_no_host_will_do(server: Server, dbname: str, make_link: MakeLink) -> None:
