@@ -140,6 +140,18 @@ _ADMIT_ONE = f"""WITH k AS MATERIALIZED (
 SELECT u.*, k.oldest, k.ranked, k.used, k.elsewhere, c.*
 FROM k CROSS JOIN (SELECT count(*)::int, max(limit_max), bool_or(rate_max IS NOT NULL) FROM cand) AS c LEFT JOIN u ON true"""
 
+# The same for one job, where there is one to be had; otherwise nothing comes back, and ``admit_one`` has to say why.
+_ADMIT_NEXT = f"""{TAKE}
+FROM ({_used("%(key)s", "%(key_term)s::bigint")}) AS k
+WHERE id = (
+    SELECT id FROM {{s}}.leasequeue_job
+    WHERE limit_key = %(key)s AND queue = %(queue)s AND priority = 0 AND state = 'g' AND available_at <= statement_timestamp()
+      AND (available_at, id) >= (to_timestamp(%(floor_at)s), %(floor_id)s)
+      AND NOT EXISTS (SELECT FROM {{s}}.leasequeue_lane WHERE queue = %(queue)s AND priority <> 0)
+    ORDER BY available_at, id LIMIT 1 FOR UPDATE SKIP LOCKED)
+  AND rate_max IS NULL AND k.used < coalesce(%(running)s::int, limit_max, 2147483647)
+{CLAIMED}, limit_key, limit_max, rate_max, rate_seconds, k.oldest, k.used, k.elsewhere"""
+
 # Where rows of the key may wait that were not leased. ``seen``: only where it is seen that some do.
 _LEAVE_WAKE = """INSERT INTO {s}.leasequeue_wake (queue, key, due_at, parked, whole)
 SELECT %(queue)s, %(key)s, clock_timestamp() + %(seconds)s * interval '1 second',
@@ -178,7 +190,7 @@ def statements(schema: str) -> dict[str, str]:
     quoted = qualify(schema)
     literal = f"{quoted}.leasequeue_term".replace("'", "''").replace("%", "%%")
     texts = {
-        "admit": _ADMIT, "admit_one": _ADMIT_ONE, "leave_wake": _LEAVE_WAKE,
+        "admit": _ADMIT, "admit_one": _ADMIT_ONE, "admit_next": _ADMIT_NEXT, "leave_wake": _LEAVE_WAKE,
         "succeed_before_next": _SUCCEED_BEFORE_NEXT,
     }  # fmt: skip
     return {name: text.format(s=quoted.replace("%", "%%"), seq=literal) for name, text in texts.items()}

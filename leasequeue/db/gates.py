@@ -148,6 +148,7 @@ class GateStatements(NamedTuple):
     take_wakes_under: str
     admit: str
     admit_one: str
+    admit_next: str
     leave_wake: str
     succeed_before_next: str
     admit_under: str

@@ -127,6 +127,12 @@ class Admission:
             "key": one.key, "running": one.limit.running, "quota": one.quota, "key_term": one.term,
             "floor_at": one.start[0], "floor_id": one.start[1],
         }  # fmt: skip
+        if one.quota == 1:
+            found = execute(self._sql.admit_next, params)
+            if found:
+                used, elsewhere = found[0][19:]
+                self._leave_rest(execute, turn.queue, one, found[0][15], used, elsewhere, locked=1, taken=1)
+                return [found[0][:19]], set()
         found = execute(self._sql.admit_one, params)
         ranked, used, elsewhere, locked, limit_max, rated = found[0][19:]
         if ranked:
@@ -134,14 +140,29 @@ class Admission:
         rows = [row[:19] for row in found if row[0] is not None]
         if rated:
             return rows, {one.key}
+        self._leave_rest(execute, turn.queue, one, limit_max, used, elsewhere, locked=locked, taken=len(rows))
+        return rows, set()
+
+    def _leave_rest(
+        self,
+        execute: Execute,
+        queue: str,
+        one: Wanted,
+        limit_max: int | None,
+        used: int,
+        elsewhere: int,
+        *,
+        locked: int,
+        taken: int,
+    ) -> None:
+        """Leave the key a wake where one is needed after this."""
         limit = limit_max if one.limit.running is None else one.limit.running
         left = left_to_do(
-            fits=_BOUNDLESS if limit is None else limit - used, found=locked, taken=len(rows), quota=one.quota,
+            fits=_BOUNDLESS if limit is None else limit - used, found=locked, taken=taken, quota=one.quota,
             runs=used > 0, elsewhere=elsewhere > 0, from_floor=one.start > BEGINNING,
         )  # fmt: skip
         if left is not None:
-            self.leave(execute, turn.queue, one.key, left)
-        return rows, set()
+            self.leave(execute, queue, one.key, left)
 
     def _params(self, turn: Turn, wanted: list[Wanted]) -> dict[str, Any]:
         return {

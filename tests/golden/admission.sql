@@ -94,6 +94,23 @@ WITH k AS MATERIALIZED (
 SELECT u.*, k.oldest, k.ranked, k.used, k.elsewhere, c.*
 FROM k CROSS JOIN (SELECT count(*)::int, max(limit_max), bool_or(rate_max IS NOT NULL) FROM cand) AS c LEFT JOIN u ON true;
 
+-- admit_next
+UPDATE "app".leasequeue_job SET state = 'l', holder = %(me)s, term = (SELECT nextval('"app".leasequeue_term')), expires_at = clock_timestamp() + %(ttl)s * interval '1 second', attempt = attempt + 1, claimed_at = clock_timestamp(), unique_key = CASE WHEN unique_until = 's' THEN NULL ELSE unique_key END, meta = CASE WHEN unique_until = 's' THEN coalesce(meta, '{}') - 'unique_key' || jsonb_strip_nulls(jsonb_build_object('unique_key', unique_key)) ELSE meta END
+FROM (SELECT (count(*) + (SELECT count(*) FROM "app".leasequeue_job
+                WHERE state = 'q' AND limit_key = %(key)s AND queue = %(queue)s))::int AS used,
+            min(term) AS oldest, count(*) FILTER (WHERE queue <> %(queue)s)::int AS elsewhere
+        FROM "app".leasequeue_job WHERE holder IS NOT NULL AND limit_key = %(key)s
+            AND term >= CASE WHEN %(key_term)s::bigint > 0 AND (SELECT last_value FROM "app".leasequeue_term) >= %(term)s
+                THEN %(key_term)s::bigint ELSE 0 END) AS k
+WHERE id = (
+    SELECT id FROM "app".leasequeue_job
+    WHERE limit_key = %(key)s AND queue = %(queue)s AND priority = 0 AND state = 'g' AND available_at <= statement_timestamp()
+      AND (available_at, id) >= (to_timestamp(%(floor_at)s), %(floor_id)s)
+      AND NOT EXISTS (SELECT FROM "app".leasequeue_lane WHERE queue = %(queue)s AND priority <> 0)
+    ORDER BY available_at, id LIMIT 1 FOR UPDATE SKIP LOCKED)
+  AND rate_max IS NULL AND k.used < coalesce(%(running)s::int, limit_max, 2147483647)
+RETURNING id, term, task, args::text, attempt, abandoned, max_attempts, extract(epoch FROM available_at)::float8, priority, queue, cancel_requested_at IS NOT NULL, meta ->> 'tick', extract(epoch FROM start_by - clock_timestamp())::float8, CASE WHEN workflow IS NOT NULL THEN jsonb_build_object('id', workflow, 'name', meta ->> 'flow', 'step', meta ->> 'step')::text WHEN limit_key IS NOT NULL OR children IS NOT NULL THEN '' END, limit_key, limit_max, rate_max, rate_seconds, k.oldest, k.used, k.elsewhere;
+
 -- leave_wake
 INSERT INTO "app".leasequeue_wake (queue, key, due_at, parked, whole)
 SELECT %(queue)s, %(key)s, clock_timestamp() + %(seconds)s * interval '1 second',

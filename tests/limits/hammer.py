@@ -83,7 +83,7 @@ def _broken(variant: str | None, sql: JobStatements, gate: GateStatements) -> tu
         one = (old.format("\n   "), new.format("\n   "))
         gate = gate._replace(
             admit=swap(gate.admit, *fuller), admit_under=swap(gate.admit_under, *fuller),
-            admit_one=swap(gate.admit_one, *one),
+            admit_one=swap(gate.admit_one, *one), admit_next=swap(gate.admit_next, *fuller),
         )  # fmt: skip
     else:
         assert variant is None, variant
