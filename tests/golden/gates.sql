@@ -25,9 +25,12 @@ WITH w AS MATERIALIZED (
 ), late AS (
     UPDATE "app".leasequeue_wake SET due_at = clock_timestamp() + interval '20 ms', parked = NULL WHERE id = ANY(ARRAY(
         SELECT id FROM w WHERE (key IN (SELECT key FROM named)) IS TRUE AND (bucket IN (SELECT id FROM b)) IS NOT TRUE))
+), p AS MATERIALIZED (
+    SELECT parked, count(DISTINCT queue)::int AS others FROM "app".leasequeue_wake
+    WHERE parked = ANY(ARRAY(SELECT key FROM named)) AND queue <> %(queue)s GROUP BY parked
 )
 SELECT key, whole, CASE WHEN given THEN 0 ELSE
-        (SELECT count(DISTINCT queue)::int FROM "app".leasequeue_wake WHERE parked = named.key AND queue <> %(queue)s) END,
+        coalesce((SELECT others FROM p WHERE p.parked = named.key), 0) END,
     read.count, extract(epoch FROM read.first_at)::float8, read.first_id, extract(epoch FROM read.last_at)::float8
 FROM named CROSS JOIN read WHERE (bucket IN (SELECT id FROM b)) IS TRUE;
 
@@ -49,9 +52,12 @@ WITH w AS MATERIALIZED (
 ), late AS (
     UPDATE "app".leasequeue_wake SET due_at = clock_timestamp() + interval '20 ms', parked = NULL WHERE id = ANY(ARRAY(
         SELECT id FROM w WHERE (key IN (SELECT key FROM named)) IS TRUE AND (bucket IN (SELECT id FROM b)) IS NOT TRUE))
+), p AS MATERIALIZED (
+    SELECT parked, count(DISTINCT queue)::int AS others FROM "app".leasequeue_wake
+    WHERE parked = ANY(ARRAY(SELECT key FROM named)) AND queue <> %(queue)s GROUP BY parked
 )
 SELECT key, whole, CASE WHEN given THEN 0 ELSE
-        (SELECT count(DISTINCT queue)::int FROM "app".leasequeue_wake WHERE parked = named.key AND queue <> %(queue)s) END,
+        coalesce((SELECT others FROM p WHERE p.parked = named.key), 0) END,
     read.count, extract(epoch FROM read.first_at)::float8, read.first_id, extract(epoch FROM read.last_at)::float8
 FROM named CROSS JOIN read WHERE (bucket IN (SELECT id FROM b)) IS TRUE
 UNION ALL
