@@ -23,3 +23,28 @@ async def anoop(i: int = 0) -> None:
 def stamp() -> float:
     """When it was started, by this machine's clock."""
     return time.time()
+
+
+lq.queue("bare", keep=0)
+
+
+@lq.task(name="bare_noop", queue="bare")
+def bare_noop(i: int = 0) -> None:
+    """Nothing, in a queue without a history."""
+
+
+@lq.task(name="bare_anoop", queue="bare")
+async def bare_anoop(i: int = 0) -> None:
+    """Nothing, on the loop, in a queue without a history."""
+
+
+@lq.task(name="mark")
+def mark(number: int) -> tuple[int, float]:
+    """Which it is, and when it was started, by this machine's clock."""
+    return number, time.time()
+
+
+@lq.task(name="amark")
+async def amark(number: int) -> tuple[int, float]:
+    """The same, on the loop."""
+    return number, time.time()

@@ -1,0 +1,1 @@
+"""What runs inside the peers' own environments, never imported here."""
