@@ -9,12 +9,13 @@ BIN := .venv/bin
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check clean
+.PHONY: help demo test check bench clean
 
 help:
 	@echo "make demo    run the main job on an embedded Postgres: two services, one is killed, nothing is lost"
 	@echo "make test    all tests, on LEASEQUEUE_TEST_URL, Docker or the embedded Postgres (ARGS=... goes to pytest)"
 	@echo "make check   format, lint, types and import contracts"
+	@echo "make bench   leasequeue and its peers in turn (about two hours; ARGS=\"drain --rounds 1\" for less), into benchmarks/results"
 	@echo "make clean   remove the .venv that make made, caches and the embedded database"
 
 demo: .venv/.ready-run
@@ -32,6 +33,9 @@ check: .venv/.ready-dev
 	$(BIN)/pyright & pyright=$$!; $(BIN)/mypy; mypy=$$?; wait $$pyright && exit $$mypy
 	$(BIN)/lint-imports
 
+bench: .venv/.ready-bench
+	@$(BIN)/python -m benchmarks $(ARGS)
+
 clean:
 	[ ! -e .venv/.place ] || rm -rf .venv
 	rm -rf .leasequeue .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
@@ -43,13 +47,14 @@ clean:
 WHOLE := $(shell $(BIN)/python -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && \
 	{ [ ! -e .venv/.place ] || [ "$$(cat .venv/.place)" = "$$(pwd -P)" ]; } && echo yes)
 ifneq ($(WHOLE),yes)
-.venv/.ready-run .venv/.ready-dev: anew
+.venv/.ready-run .venv/.ready-dev .venv/.ready-bench: anew
 .PHONY: anew
 anew:
 endif
 
-.venv/.ready-run .venv/.ready-dev: pyproject.toml
+.venv/.ready-run .venv/.ready-dev .venv/.ready-bench: pyproject.toml
 	@set -e; extra=embedded; if [ '$@' = .venv/.ready-dev ] || [ -e .venv/.ready-dev ]; then extra=dev; fi; \
+	if [ '$@' = .venv/.ready-bench ] || [ -e .venv/.ready-bench ]; then extra="$$extra,bench"; fi; \
 	if [ '$(WHOLE)' != yes ]; then \
 		if [ -e .venv ] && [ ! -e .venv/.place ]; then \
 			echo "there is a .venv that was not made here and has no working Python 3.11 or newer: remove it" >&2; exit 1; \
@@ -67,4 +72,5 @@ endif
 	echo "installing leasequeue[$$extra] into .venv (about a minute the first time)"; \
 	PIP_ROOT_USER_ACTION=ignore $(BIN)/python -m pip install --disable-pip-version-check -q -e ".[$$extra]" \
 		>.venv/install.log 2>&1 || { tail -n 20 .venv/install.log >&2; exit 1; }; \
-	touch .venv/.ready-run; [ "$$extra" != dev ] || touch .venv/.ready-dev
+	touch .venv/.ready-run; case "$$extra" in dev*) touch .venv/.ready-dev;; esac; \
+	case "$$extra" in *bench) touch .venv/.ready-bench;; esac
