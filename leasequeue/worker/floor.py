@@ -6,9 +6,10 @@ priority of a queue), a **floor**: the smallest ``(available_at, id)`` of its la
 and empty batches.
 
 What can appear below the floor are rows that were committed late, and rows that were given back. The **ladder** finds
-them: rung W = 1, 2, 4 ... seconds scans the last 2W seconds below the floor once every W seconds, or a quarter sooner, which
-is for what comes after: the statement itself, and what waits in front of it. Each rung costs the same small share of time, and
-a job that is committed d seconds after its ``available_at`` is claimed within 2d + 1 s, and starts.
+them: rung W = 1, 2, 4 ... seconds scans the last 2W seconds below the floor once every W seconds. Each rung costs the
+same small share of time, and a job that is committed d seconds after its ``available_at`` is claimed within 2d + 1 s. The first
+rung comes twice as often: of a promise that is hardly longer than a second, something has to be left for the statement itself
+and for what waits in front of it.
 Past the last rung the whole lane is scanned, and whoever knows of old rows (a sweep, a supervisor) asks for it at once.
 """
 
@@ -20,8 +21,8 @@ from dataclasses import dataclass
 RUNGS = tuple(float(2**n) for n in range(13))
 """The rungs in seconds: 1 s to a little over an hour; the whole lane is scanned once per twice the last."""
 
-EVERY = 0.75
-"""How often a rung is scanned, as a part of its seconds."""
+_EVERY = (0.5, *RUNGS[1:])
+"""How often each is scanned, in seconds."""
 
 BEGINNING = (float("-inf"), 0)
 
@@ -35,7 +36,7 @@ class Ladder:
     __slots__ = ("_asked", "_due", "_noticed", "_scanned", "_whole")
 
     def __init__(self, now: float) -> None:
-        self._due = [now + EVERY * rung for rung in RUNGS]
+        self._due = [now + every for every in _EVERY]
         self._whole = now + 2 * RUNGS[-1]
         # How often the whole lane was asked for, up to which of these a scan has begun, and has ended.
         self._asked = self._noticed = self._scanned = 0
@@ -54,7 +55,7 @@ class Ladder:
             self._scanned = self._noticed
         for i, rung in enumerate(RUNGS):
             if self._due[i] <= now and 2 * rung <= depth:
-                self._due[i] = now + EVERY * rung
+                self._due[i] = now + _EVERY[i]
 
     def soon(self) -> None:
         """Make the first rung due at once."""

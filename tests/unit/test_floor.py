@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leasequeue.worker.floor import BEGINNING, EVERY, RUNGS, Ladder, Lane, aged, best_first
+from leasequeue.worker.floor import BEGINNING, RUNGS, Ladder, Lane, aged, best_first
 
 WHOLE = 2 * RUNGS[-1]
 
@@ -24,28 +24,29 @@ def test_an_empty_lane_has_its_floor_at_a_time_from_before_the_claim() -> None:
     assert one.start(0.1) == (990.0, 0)
 
 
-def test_each_rung_scans_twice_its_length_a_little_more_than_once_in_its_length() -> None:
+def test_each_rung_scans_twice_its_length_once_in_its_length_and_the_first_twice() -> None:
     one = lane()
     seen: dict[float, int] = {}
     now = 0.0
-    while now < EVERY * 64.0:
+    while now < 64.0:
         now += 0.25
         start = one.start(now)
         if start < one.floor:
             seen[one.floor[0] - start[0]] = seen.get(one.floor[0] - start[0], 0) + 1
         one.scanned(now, start)
         one.missed(start, 0.0)
-    # The longest rung that is due covers the shorter ones, so 2 s windows are half of the 64 scans, 4 s ones a quarter ...
-    assert seen == {2.0: 32, 4.0: 16, 8.0: 8, 16.0: 4, 32.0: 2, 64.0: 1, 128.0: 1}
+    # The longest rung that is due covers the shorter ones, so 2 s windows are half of the 64 seconds' and the 64 half seconds
+    # between them, 4 s ones a quarter ...
+    assert seen == {2.0: 96, 4.0: 16, 8.0: 8, 16.0: 4, 32.0: 2, 64.0: 1, 128.0: 1}
 
 
 def test_a_rung_is_done_only_where_the_lane_was_read() -> None:
     """A lane behind one that filled the claim was not read: its rung stays due."""
     one = lane()
-    assert one.start(1.2) == (998.0, 0)
-    assert one.start(1.3) == (998.0, 0)
-    one.scanned(1.3, (998.0, 0))
-    assert one.start(1.4) == (1000.0, 7)
+    assert one.start(1.5) == (998.0, 0)
+    assert one.start(1.6) == (998.0, 0)
+    one.scanned(1.6, (998.0, 0))
+    assert one.start(1.7) == (1000.0, 7)
 
 
 def test_a_late_row_does_not_move_the_floor_and_full_batches_go_on_below_it() -> None:
