@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import cache
 
 from leasequeue.db.jobs import CHILDLESS, CLAIMED, ENDED, HISTORY, LOCKED, TAKE
-from leasequeue.db.names import qualify
+from leasequeue.db.names import fill
 
 GIVEN = """given AS MATERIALIZED (
     SELECT * FROM unnest(%(keys)s::text[], %(running)s::int[], %(priorities)s::smallint[], %(floors)s::float8[],
@@ -187,10 +187,8 @@ FROM d LEFT JOIN freed ON freed.queue = d.queue AND freed.limit_key = d.limit_ke
 @cache
 def statements(schema: str) -> dict[str, str]:
     """Name and text of each statement for one schema; parameters are named in the texts above."""
-    quoted = qualify(schema)
-    literal = f"{quoted}.leasequeue_term".replace("'", "''").replace("%", "%%")
     texts = {
         "admit": _ADMIT, "admit_one": _ADMIT_ONE, "admit_next": _ADMIT_NEXT, "leave_wake": _LEAVE_WAKE,
         "succeed_before_next": _SUCCEED_BEFORE_NEXT,
     }  # fmt: skip
-    return {name: text.format(s=quoted.replace("%", "%%"), seq=literal) for name, text in texts.items()}
+    return fill(schema, texts)

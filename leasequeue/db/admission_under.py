@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from leasequeue.db.admission import CANDIDATES, GIVEN, LANES, LEASE, SOON, USED
-from leasequeue.db.names import qualify
+from leasequeue.db.names import fill
 
 SPENT = """SELECT coalesce(sum(start.count), 0)::int AS spent, min(start.at) AS first_start
         FROM {{s}}.leasequeue_admission AS start
@@ -131,7 +131,4 @@ _ADMIT_UNDER = (
 @cache
 def statements(schema: str) -> dict[str, str]:
     """Name and text of each statement for one schema; parameters are named in the texts above."""
-    quoted = qualify(schema)
-    literal = f"{quoted}.leasequeue_term".replace("'", "''").replace("%", "%%")
-    texts = {"admit_under": _ADMIT_UNDER}
-    return {name: text.format(s=quoted.replace("%", "%%"), seq=literal) for name, text in texts.items()}
+    return fill(schema, {"admit_under": _ADMIT_UNDER})

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from leasequeue.db.ends import end_statements
 from leasequeue.db.jobs import job_statements
-from leasequeue.db.names import qualify
+from leasequeue.db.names import fill
 from leasequeue.db.program import _WRITE, run
 from leasequeue.db.statement import Program, Statement, Target
 
@@ -71,7 +71,4 @@ def connection_of(conn: Connection | Session) -> Connection:
 
 def statements(schema: str) -> dict[str, str]:
     """Name and text of each statement, for the golden files."""
-    quoted = qualify(schema)
-    literal = f"{quoted}.leasequeue_term".replace("'", "''").replace("%", "%%")
-    texts = {"take_ready": _TAKE_READY, "list_live": _LIST_LIVE}
-    return {name: each.format(s=quoted.replace("%", "%%"), seq=literal) for name, each in texts.items()}
+    return fill(schema, {"take_ready": _TAKE_READY, "list_live": _LIST_LIVE})

@@ -49,7 +49,7 @@ from typing import NamedTuple
 from leasequeue.db import admission, admission_under
 from leasequeue.db.admission_under import LEFT, RUNNING, SPENT
 from leasequeue.db.jobs import CLAIMED, SUSPECT_NOW, TAKE_SUSPECT
-from leasequeue.db.names import qualify
+from leasequeue.db.names import fill
 
 # Which queues have a wake that is due: one look for all of them.
 _PEEK_WAKES = """SELECT lane.queue
@@ -170,10 +170,8 @@ def gate_statements(schema: str) -> GateStatements:
 @cache
 def statements(schema: str) -> dict[str, str]:
     """Name and text of each of those that stand here."""
-    quoted = qualify(schema)
-    literal = f"{quoted}.leasequeue_term".replace("'", "''").replace("%", "%%")
     texts = {
         "peek_wakes": _PEEK_WAKES, "take_wakes": _TAKE_WAKES, "take_wakes_under": _TAKE_WAKES_UNDER,
         "take_suspect": _TAKE_SUSPECT, "admit_suspect": _ADMIT_SUSPECT, "rules": _RULES, "fill_buckets": _FILL_BUCKETS,
     }  # fmt: skip
-    return {name: text.format(s=quoted.replace("%", "%%"), seq=literal) for name, text in texts.items()}
+    return fill(schema, texts)

@@ -29,7 +29,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import NamedTuple
 
-from leasequeue.db.names import qualify
+from leasequeue.db.names import fill
 
 FENCE = (
     "id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s "
@@ -464,13 +464,7 @@ class JobStatements(NamedTuple):
 @cache
 def job_statements(schema: str) -> JobStatements:
     """The statements with the quoted schema name filled in; cached per schema."""
-    quoted = qualify(schema)
-    literal = f"{quoted}.leasequeue_term".replace("'", "''").replace("%", "%%")
-    texts = {
-        name: globals()[f"_{name.upper()}"].format(s=quoted.replace("%", "%%"), seq=literal)
-        for name in JobStatements._fields
-    }
-    return JobStatements(**texts)
+    return JobStatements(**fill(schema, {name: globals()[f"_{name.upper()}"] for name in JobStatements._fields}))
 
 
 def statements(schema: str) -> dict[str, str]:

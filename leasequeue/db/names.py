@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 
 _CHANNEL = "leasequeue:"
 _LEASES = "leasequeue lease:"
@@ -15,6 +16,13 @@ _NAME_BYTES_MAX = 63
 def qualify(schema: str) -> str:
     """The quoted identifier of a schema, for ``{s}`` in the statements."""
     return '"' + schema.replace('"', '""') + '"'
+
+
+def fill(schema: str, texts: Mapping[str, str]) -> dict[str, str]:
+    """Statements as psycopg takes them: ``{s}`` is the quoted schema, ``{seq}`` the sequence of its terms, in a literal."""
+    quoted = qualify(schema)
+    literal = f"{quoted}.leasequeue_term".replace("'", "''").replace("%", "%%")
+    return {name: text.format(s=quoted.replace("%", "%%"), seq=literal) for name, text in texts.items()}
 
 
 def channel(schema: str) -> str:

@@ -11,6 +11,7 @@ connection of its own.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import uuid
@@ -25,6 +26,8 @@ from leasequeue.worker.hand import Ended, Outcome
 
 if TYPE_CHECKING:
     from leasequeue.db.connect import Link
+
+log = logging.getLogger("leasequeue.worker")
 
 FEW = 8
 """Ends that wait for the claimer at most."""
@@ -128,8 +131,10 @@ class Relay:
             for ended in ends:
                 ended.job.unknown = True
             raise
-        except psycopg.Error:
-            pass  # one row's data, most likely: the completer tries them one by one, and says so
+        except psycopg.Error as error:
+            # One row's data, most likely: the completer tries them one by one, and says which. The details would quote it.
+            why = error.diag.message_primary or type(error).__name__
+            log.warning("the ends of %d jobs go to the completer: the database refused them: %s", len(ends), why)
         finally:
             for ended in ends:
                 self._finish(Ended(ended.job, Outcome.WRITTEN) if ended.job.id in followed.done else ended)
