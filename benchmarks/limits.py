@@ -19,6 +19,7 @@ from typing import Any
 
 from benchmarks import ground
 from benchmarks.drain import bare, fill
+from leasequeue.db.arrays import numbers, texts
 from leasequeue.db.connect import Link
 from leasequeue.db.gates import gate_statements
 from leasequeue.db.jobs import job_statements
@@ -50,15 +51,11 @@ class Looper:
         return self.gate.claim(self.link, "default", self.k, self.me, time.monotonic())
 
     def complete(self, rows: list[tuple[Any, ...]]) -> int:
-        params: dict[str, Any] = {"ids": [row[0] for row in rows], "terms": [row[1] for row in rows], "me": self.me}
-        params |= {"results": [None] * len(rows), "kept": [True] * len(rows)}
-        return len(self.link.run(self.sql.complete_linked, params))
+        return len(self.link.run(self.sql.complete_linked, {**_ends(rows), "me": self.me}))
 
     def follow(self, rows: list[tuple[Any, ...]]) -> tuple[int, list[tuple[Any, ...]]]:
         """Complete some and claim what comes after them in one transaction, as a worker does with few; how many, and those."""
-        ends: dict[str, Any] = {"ids": [row[0] for row in rows], "terms": [row[1] for row in rows]}
-        ends |= {"results": [None] * len(rows), "kept": [True] * len(rows)}
-        followed = self.gate.follow(self.link, ends, self.me, {"default": self.k}, time.monotonic())
+        followed = self.gate.follow(self.link, _ends(rows), self.me, {"default": self.k}, time.monotonic())
         return len(followed.done), [row for each in followed.rows.values() for row in each]
 
     def drain(self, jobs: int, done: list[int]) -> None:
@@ -72,6 +69,14 @@ class Looper:
             elif rows:
                 done.append(self.complete(rows))
                 rows = []
+
+
+def _ends(rows: list[tuple[Any, ...]]) -> dict[str, Any]:
+    """As a worker's completer gives them."""
+    return {
+        "ids": numbers([row[0] for row in rows]), "terms": numbers([row[1] for row in rows]),
+        "results": texts([None] * len(rows)), "kept": numbers([True] * len(rows)),
+    }  # fmt: skip
 
 
 def load(conn: ground.Connection, prefix: str, keys: int, limit: int | None, jobs: int) -> None:

@@ -52,6 +52,9 @@ class Limit(NamedTuple):
         return ", ".join(parts) or "none"
 
 
+NO_LIMIT = Limit()
+
+
 class Rules:
     """Limits that stand beside the jobs: declared in code, or set by an operator, which goes before. Immutable.
 
@@ -62,12 +65,14 @@ class Rules:
     def __init__(self, rows: Iterable[tuple[str, bool, int | None, int | None, float | None]] = ()) -> None:
         found: dict[str, Limit] = {}
         for name, _, running, rate, seconds in sorted(rows, key=lambda row: row[1]):
-            found[name] = found.get(name, Limit()).over(Limit(running, rate, seconds))
+            found[name] = found.get(name, NO_LIMIT).over(Limit(running, rate, seconds))
         self._by_name = found
 
     def of(self, key: str) -> Limit:
         """What is said for a key: under its own name, else under the first part of it; each value by itself."""
-        return self._by_name.get(key, Limit()).over(self._by_name.get(key.partition(":")[0], Limit()))
+        if not self._by_name:  # asked for each key of each claim
+            return NO_LIMIT
+        return self._by_name.get(key, NO_LIMIT).over(self._by_name.get(key.partition(":")[0], NO_LIMIT))
 
     def above(self, queue: str) -> list[str]:
         """The limits of the queue itself and of whole tasks, which keys of it may be under; in a fixed order."""

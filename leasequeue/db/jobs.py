@@ -25,7 +25,6 @@ Times: ``now()`` where an index is searched, ``clock_timestamp()`` for a new exp
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import cache
 from typing import NamedTuple
 
@@ -142,11 +141,6 @@ _KEY_BACK = f"""unique_key = CASE WHEN job.unique_until = 's' AND %(keys)s::bool
 # Where a row goes that is not held any more, and the wake for its key: its slot is free, and it may wait for one itself.
 _WAITS = "CASE WHEN limit_key IS NULL THEN 'r' ELSE 'g' END::\"char\""
 _WAITS_BACK = "CASE WHEN limit_key IS NULL OR %(back)s <> 'r' THEN %(back)s ELSE 'g' END::\"char\""
-
-
-def bigints(numbers: Iterable[int]) -> str:
-    """A parameter for ``bigint[]`` as its text: psycopg takes four times as long over a list, number by number."""
-    return "{" + ",".join(map(str, numbers)) + "}"
 
 
 def wake(freed: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from leasequeue.db.arrays import numbers, texts
 from leasequeue.limit import Limit
 from leasequeue.worker.floor import BEGINNING
 
@@ -167,11 +168,11 @@ class Admission:
     def _params(self, turn: Turn, wanted: list[Wanted]) -> dict[str, Any]:
         return {
             "queue": turn.queue, "me": turn.holder, "ttl": self._ttl_seconds, "k": turn.k, "term": turn.term,
-            "keys": [one.key for one in wanted], "others": [one.others for one in wanted],
-            "running": [one.limit.running for one in wanted], "rates": [one.limit.rate for one in wanted],
-            "seconds": [one.limit.rate_seconds for one in wanted], "quotas": [one.quota for one in wanted],
-            "priorities": [one.priority for one in wanted], "terms": [one.term for one in wanted],
-            "floors": [one.start[0] for one in wanted], "floor_ids": [one.start[1] for one in wanted],
+            "keys": texts([one.key for one in wanted]), "others": numbers([one.others for one in wanted]),
+            "running": numbers([one.limit.running for one in wanted]), "rates": numbers([one.limit.rate for one in wanted]),
+            "seconds": numbers([one.limit.rate_seconds for one in wanted]), "quotas": numbers([one.quota for one in wanted]),
+            "priorities": numbers([one.priority for one in wanted]), "terms": numbers([one.term for one in wanted]),
+            "floors": numbers([one.start[0] for one in wanted]), "floor_ids": numbers([one.start[1] for one in wanted]),
         }  # fmt: skip
 
 

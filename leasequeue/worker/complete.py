@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from leasequeue.db.arrays import numbers, texts
 from leasequeue.db.ends import EndStatements
-from leasequeue.db.jobs import JobStatements, bigints
+from leasequeue.db.jobs import JobStatements
 from leasequeue.errors import DatabaseUnavailable, LeaseLost, OutcomeUnknown
 from leasequeue.limit import Limit
 from leasequeue.loop import Loop, Outage
@@ -234,17 +235,17 @@ class Completer(Loop):
             sql = self._sql.complete
             if kind == "result":
                 sql = self._sql.complete_with_results
-                params["results"] = [ended.result for ended in members]
+                params["results"] = texts(ended.result for ended in members)
             elif kind == "unkept":
                 sql = self._sql.complete_unkept
             elif kind == "linked":
                 sql = self._sql.complete_linked
-                params["results"] = [ended.result for ended in members]
-                params["kept"] = [self._keeps(ended.job.queue) for ended in members]
+                params["results"] = texts(ended.result for ended in members)
+                params["kept"] = numbers(self._keeps(ended.job.queue) for ended in members)
             elif kind.startswith(_JOINED):
                 sql = self._ends.succeed if members[0].job.whole else self._ends.succeed_plainly
-                params["results"] = [ended.result for ended in members]
-                params["kept"] = [self._keeps(ended.job.queue) for ended in members]
+                params["results"] = texts(ended.result for ended in members)
+                params["kept"] = numbers(self._keeps(ended.job.queue) for ended in members)
         elif outcome is Outcome.EXPIRED:
             sql = self._ends.expire_held if kind.startswith(_JOINED) else self._sql.expire
         elif outcome is Outcome.UNSTARTED:
@@ -284,7 +285,7 @@ class Completer(Loop):
                 sql = self._ends.fail if kind.startswith(_JOINED) else self._sql.fail
                 params["outcome"] = "cancelled" if outcome is Outcome.CANCELLED else "failed"
         if not unstarted:  # those may be sent one by one
-            params |= {name: bigints(params[name]) for name in ("ids", "terms")}
+            params |= {name: numbers(params[name]) for name in ("ids", "terms")}
         if kind.startswith(_JOINED):
             return self._note_ends(self.link.run(sql, params), members)
         if unstarted:

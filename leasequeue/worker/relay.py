@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from leasequeue.db.arrays import numbers, texts
 from leasequeue.errors import OutcomeUnknown
 from leasequeue.worker.gate import Followed, Gate
 from leasequeue.worker.hand import Ended, Outcome
@@ -120,10 +121,10 @@ class Relay:
         if not ends:
             return followed
         params: dict[str, Any] = {
-            "ids": [ended.job.id for ended in ends],
-            "terms": [ended.job.term for ended in ends],
-            "results": [ended.result for ended in ends],
-            "kept": [self._keeps(ended.job.queue) for ended in ends],
+            "ids": numbers(ended.job.id for ended in ends),
+            "terms": numbers(ended.job.term for ended in ends),
+            "results": texts(ended.result for ended in ends),
+            "kept": numbers(self._keeps(ended.job.queue) for ended in ends),
         }
         try:
             followed = gate.follow(link, params, holder, room, now)
