@@ -35,6 +35,12 @@ SCAN_MAX = 2000
 GATE_MAX = 500
 """Jobs that one transaction claims at most."""
 
+SPARE_MIN = 4
+"""Keys that are taken beyond one for each job that is wanted. A key that is not needed costs as much as one that gives a job;
+where so many give too few, as at the end of a backlog, twice as many are taken the next time, up to SPARE_MAX."""
+
+SPARE_MAX = 512
+
 SUSPECT_TRIES = 10
 """Suspects that are looked at in one round, the oldest first, where those before them do not fit."""
 
@@ -69,6 +75,7 @@ class Gate:
         now = time.monotonic()
         self._lanes = {name: Lane(name, 0, Ladder(now)) for name in queues}
         self._scan = dict.fromkeys(self._lanes, 0)
+        self._spare = dict.fromkeys(self._lanes, SPARE_MIN)
         self._keys = HotKeys()
         self._looked = float("-inf")
         self._due: set[str] = set()
@@ -144,7 +151,7 @@ class Gate:
         """One transaction; also whether it has looked at limits above the keys."""
         lane = self._lanes[queue]
         start = lane.start(now)
-        most = k + k // 4 + 20
+        most = k + self._spare[queue]
         scan = max(most, self._scan[queue])
         above = self._rules.above(queue)
         seen: list[tuple[Any, ...]] = []
@@ -179,6 +186,10 @@ class Gate:
         count, first_at, first_id, last_at = seen[0][3:7]
         lane.took(start, (first_at, first_id), (last_at, 0), count >= scan)
         many_alike = count >= scan and len(seen) * 4 < count
+        if len(rows) >= k:
+            self._spare[queue] = SPARE_MIN
+        elif len(seen) >= most:
+            self._spare[queue] = min(2 * self._spare[queue], SPARE_MAX)
         self._scan[queue] = min(SCAN_MAX, scan * 4) if many_alike else max(0, scan // 2)
         if count < scan and len(rows) < k:
             self._due.discard(queue)

@@ -11,7 +11,7 @@ import pytest
 from leasequeue.db.program import run
 from leasequeue.limit import Limit
 from leasequeue.ops.limits import set_limit, unset_limit
-from leasequeue.worker.gate import claim_suspect
+from leasequeue.worker.gate import SPARE_MIN, claim_suspect
 from tests.limits.hand import Hands, put, rule
 from tests.support.databases import Database
 from tests.support.waiting import until
@@ -174,6 +174,30 @@ def test_many_wakes_of_one_key_do_not_keep_another_waiting(database: Database, h
     print(f"one job behind 20,000 wakes of another key: {took * 1000:.0f} ms")
     assert job.key == "other"
     assert took < 5.0
+
+
+def test_no_more_keys_are_taken_than_give_the_jobs_that_are_wanted(database: Database, hand: Hands) -> None:
+    for key in range(60):
+        put(database, f"k{key}", 1, limit=1)
+    last = database.scalar("SELECT max(id) FROM leasequeue_wake")
+    assert len(hand().gated(k=20)) == 20
+    assert _wakes(database) == 40
+    untouched = database.scalar(f"SELECT count(*) FROM leasequeue_wake WHERE id <= {last}")
+    assert untouched == 40 - SPARE_MIN
+
+
+def test_where_most_keys_give_nothing_more_are_taken_each_time(database: Database, hand: Hands) -> None:
+    database.execute(
+        "INSERT INTO leasequeue_wake (queue, key) SELECT 'default', 'gone' || i FROM generate_series(1, 3000) AS i"
+    )
+    put(database, "other", 1)
+    one = hand()
+    turns = 0
+    while not (jobs := one.gated(k=1)):
+        turns += 1
+        assert turns < 30  # 600, if no more were taken
+    assert jobs[0].key == "other"
+    assert turns > 5
 
 
 # Limits beside the jobs
