@@ -135,6 +135,37 @@ _ADMIT_SUSPECT = f"""WITH under AS MATERIALIZED (
 {TAKE_SUSPECT} WHERE id = ANY(ARRAY(SELECT %(id)s::bigint WHERE NOT EXISTS (SELECT FROM under WHERE free <= 0))) AND state = 'q'
 {CLAIMED}"""
 
+# Keys whose jobs wait, have been due for a while, and that nothing will wake: no wake is there and nothing runs under them, in
+# the order of the index, from behind a place. They are woken; the first row says how far this has come (NULL: to the end).
+# Wakes have no index by key, and may be many or none whatever the statistics say: grouped, they are read once in any plan.
+_WAKE_UNWOKEN = """WITH RECURSIVE walk AS (
+    SELECT first.*, 1 AS n FROM (
+        SELECT limit_key AS key, queue FROM {s}.leasequeue_job
+        WHERE state = 'g' AND (limit_key, queue) > (%(key)s::text, %(queue)s::text) ORDER BY limit_key, queue LIMIT 1
+    ) AS first
+    UNION ALL
+    SELECT next.*, walk.n + 1 FROM walk CROSS JOIN LATERAL (
+        SELECT limit_key, queue FROM {s}.leasequeue_job
+        WHERE state = 'g' AND (limit_key, queue) > (walk.key, walk.queue) ORDER BY limit_key, queue LIMIT 1
+    ) AS next WHERE walk.n < %(look)s
+), idle AS MATERIALIZED (
+    SELECT key, queue FROM walk
+    WHERE EXISTS (SELECT FROM {s}.leasequeue_job AS job WHERE job.limit_key = walk.key AND job.queue = walk.queue
+            AND job.state = 'g' AND job.available_at < now() - %(seconds)s * interval '1 second')
+        AND NOT EXISTS (SELECT FROM {s}.leasequeue_job AS job WHERE job.limit_key = walk.key AND job.holder IS NOT NULL)
+), unwoken AS MATERIALIZED (
+    SELECT key, queue FROM (
+        SELECT key, queue, false AS wakes FROM idle UNION ALL
+        SELECT key, queue, true FROM {s}.leasequeue_wake
+        WHERE key BETWEEN (SELECT min(key) FROM idle) AND (SELECT max(key) FROM idle)
+    ) AS each GROUP BY key, queue HAVING NOT bool_or(wakes)
+), w AS (
+    INSERT INTO {s}.leasequeue_wake (queue, key, whole) SELECT queue, key, true FROM unwoken
+)
+SELECT max(key) FILTER (WHERE n = %(look)s), max(queue) FILTER (WHERE n = %(look)s) FROM walk
+UNION ALL
+SELECT key, queue FROM unwoken"""
+
 # Every rule, for a claimer that keeps them in mind for a second.
 _RULES = "SELECT name, declared, max_running, rate_max, rate_seconds FROM {s}.leasequeue_limit"
 
@@ -157,6 +188,7 @@ class GateStatements(NamedTuple):
     admit_under: str
     take_suspect: str
     admit_suspect: str
+    wake_unwoken: str
     rules: str
     fill_buckets: str
 
@@ -172,6 +204,7 @@ def statements(schema: str) -> dict[str, str]:
     """Name and text of each of those that stand here."""
     texts = {
         "peek_wakes": _PEEK_WAKES, "take_wakes": _TAKE_WAKES, "take_wakes_under": _TAKE_WAKES_UNDER,
-        "take_suspect": _TAKE_SUSPECT, "admit_suspect": _ADMIT_SUSPECT, "rules": _RULES, "fill_buckets": _FILL_BUCKETS,
+        "take_suspect": _TAKE_SUSPECT, "admit_suspect": _ADMIT_SUSPECT, "wake_unwoken": _WAKE_UNWOKEN, "rules": _RULES,
+        "fill_buckets": _FILL_BUCKETS,
     }  # fmt: skip
     return fill(schema, texts)

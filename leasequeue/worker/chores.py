@@ -32,6 +32,14 @@ SWEEP_GRACE_SECONDS = 3.0
 EXPIRY_MIN_SECONDS = 1.0
 EXPIRY_BOUND_SECONDS = 2.0
 
+UNWOKEN_EVERY_SECONDS = 60.0
+UNWOKEN_AFTER_SECONDS = 10.0
+UNWOKEN_LOOK = 2000
+"""Keys that are looked at in one go; where there are more the next go comes ten times as soon, after a rest of UNWOKEN_SHARE
+times what it took."""
+
+UNWOKEN_SHARE = 100.0
+
 PURGE_EVERY_SECONDS = 60.0
 PURGE_BOUND_SECONDS = 2.0
 PURGE_LOOK = 5
@@ -107,6 +115,37 @@ class Expiry:
                 log.warning("%d job(s) of task %s %s", count, task, said)
         took = time.monotonic() - started
         self._due = started + max(EXPIRY_MIN_SECONDS * random.uniform(0.7, 1.0), SWEEP_SHARE * took)  # noqa: S311
+
+
+class Unwoken:
+    """Wakes keys whose jobs wait although nothing will wake them.
+
+    No statement of ours leaves one so. It takes a row that somebody has written or moved by hand, or a fault of ours, and
+    without this such a key would be silent for ever.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._behind: tuple[str, str] = ("", "")
+        self._due = time.monotonic() + random.uniform(0.1, 1.0) * UNWOKEN_EVERY_SECONDS  # noqa: S311
+
+    def __call__(self, link: Link) -> None:
+        now = time.monotonic()
+        if now < self._due:
+            return
+        self._due = now + UNWOKEN_EVERY_SECONDS  # before, as in the sweep
+        params = {
+            "key": self._behind[0], "queue": self._behind[1], "look": UNWOKEN_LOOK, "seconds": UNWOKEN_AFTER_SECONDS,
+        }  # fmt: skip
+        (key, queue), *found = link.run(self._text, params, bound_seconds=PURGE_BOUND_SECONDS)
+        self._behind = ("", "") if key is None else (key, queue)
+        if key is not None:
+            self._due = now + max(UNWOKEN_EVERY_SECONDS / 10, UNWOKEN_SHARE * (time.monotonic() - now))
+        if found:
+            log.warning(
+                "%d limit key(s) had jobs that were due and nothing that would have started them; they are woken now: %s",
+                len(found), ", ".join(f"{key!r} in queue {queue}" for key, queue in found[:5]),
+            )  # fmt: skip
 
 
 class Presence:

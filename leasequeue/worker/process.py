@@ -33,7 +33,7 @@ from leasequeue.loop import Loop, Outage
 from leasequeue.schedule import deployed_at, to_json
 from leasequeue.worker import logs
 from leasequeue.worker.app import application
-from leasequeue.worker.chores import Expiry, Presence, Purge, Sweep
+from leasequeue.worker.chores import Expiry, Presence, Purge, Sweep, Unwoken
 from leasequeue.worker.claim import Claimer
 from leasequeue.worker.complete import Completer
 from leasequeue.worker.declare import declare_limits
@@ -154,6 +154,7 @@ class Process:
             chores += [
                 Sweep(sql, ends, self.claimer.rescan, options.max_abandoned),
                 Expiry(schema, ends),
+                Unwoken(gate_statements(schema).wake_unwoken),
                 Purge(schema, lq.retentions()),
             ]
         self.renewer = Renewer(

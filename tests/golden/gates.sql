@@ -104,6 +104,35 @@ WITH under AS MATERIALIZED (
 UPDATE "app".leasequeue_job SET state = 'l', holder = %(me)s, term = (SELECT nextval('"app".leasequeue_term')), expires_at = clock_timestamp() + %(ttl)s * interval '1 second', attempt = attempt + 1, claimed_at = clock_timestamp(), unique_key = CASE WHEN unique_until = 's' THEN NULL ELSE unique_key END, meta = CASE WHEN unique_until = 's' THEN coalesce(meta, '{}') - 'unique_key' || jsonb_strip_nulls(jsonb_build_object('unique_key', unique_key)) ELSE meta END, progress = NULL WHERE id = ANY(ARRAY(SELECT %(id)s::bigint WHERE NOT EXISTS (SELECT FROM under WHERE free <= 0))) AND state = 'q'
 RETURNING id, term, task, args::text, attempt, abandoned, max_attempts, extract(epoch FROM available_at)::float8, priority, queue, cancel_requested_at IS NOT NULL, meta ->> 'tick', extract(epoch FROM start_by - clock_timestamp())::float8, CASE WHEN workflow IS NOT NULL THEN jsonb_build_object('id', workflow, 'name', meta ->> 'flow', 'step', meta ->> 'step')::text WHEN limit_key IS NOT NULL OR children IS NOT NULL THEN '' END;
 
+-- wake_unwoken
+WITH RECURSIVE walk AS (
+    SELECT first.*, 1 AS n FROM (
+        SELECT limit_key AS key, queue FROM "app".leasequeue_job
+        WHERE state = 'g' AND (limit_key, queue) > (%(key)s::text, %(queue)s::text) ORDER BY limit_key, queue LIMIT 1
+    ) AS first
+    UNION ALL
+    SELECT next.*, walk.n + 1 FROM walk CROSS JOIN LATERAL (
+        SELECT limit_key, queue FROM "app".leasequeue_job
+        WHERE state = 'g' AND (limit_key, queue) > (walk.key, walk.queue) ORDER BY limit_key, queue LIMIT 1
+    ) AS next WHERE walk.n < %(look)s
+), idle AS MATERIALIZED (
+    SELECT key, queue FROM walk
+    WHERE EXISTS (SELECT FROM "app".leasequeue_job AS job WHERE job.limit_key = walk.key AND job.queue = walk.queue
+            AND job.state = 'g' AND job.available_at < now() - %(seconds)s * interval '1 second')
+        AND NOT EXISTS (SELECT FROM "app".leasequeue_job AS job WHERE job.limit_key = walk.key AND job.holder IS NOT NULL)
+), unwoken AS MATERIALIZED (
+    SELECT key, queue FROM (
+        SELECT key, queue, false AS wakes FROM idle UNION ALL
+        SELECT key, queue, true FROM "app".leasequeue_wake
+        WHERE key BETWEEN (SELECT min(key) FROM idle) AND (SELECT max(key) FROM idle)
+    ) AS each GROUP BY key, queue HAVING NOT bool_or(wakes)
+), w AS (
+    INSERT INTO "app".leasequeue_wake (queue, key, whole) SELECT queue, key, true FROM unwoken
+)
+SELECT max(key) FILTER (WHERE n = %(look)s), max(queue) FILTER (WHERE n = %(look)s) FROM walk
+UNION ALL
+SELECT key, queue FROM unwoken;
+
 -- rules
 SELECT name, declared, max_running, rate_max, rate_seconds FROM "app".leasequeue_limit;
 
