@@ -7,29 +7,12 @@ settings it changes are local to the transaction.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
-
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Text,
-    bindparam,
-    case,
-    cast,
-    delete,
-    func,
-    insert,
-    literal_column,
-    select,
-    true,
-)
-from sqlalchemy.dialects.postgresql import JSONB, UUID
+from typing import TYPE_CHECKING
 
 from leasequeue.db.ends import end_statements
-from leasequeue.db.names import qualify
+from leasequeue.db.names import fill
 from leasequeue.db.program import sqlstate
 from leasequeue.db.statement import Program, Statement, Target
-from leasequeue.db.tables import tables
 from leasequeue.errors import LeaseLost, WorkflowChanged
 
 if TYPE_CHECKING:
@@ -59,13 +42,7 @@ def complete_held(
     try:
         yield (
             _complete(schema),
-            {
-                "p_id": held.id,
-                "p_term": held.term,
-                "p_holder": str(held.holder),
-                "p_result": result,
-                "p_keep": keep,
-            },
+            {"id": held.id, "term": held.term, "holder": str(held.holder), "result": result, "keep": keep},
         )
     except Exception as error:
         if sqlstate(error) == _DIVISION_BY_ZERO:
@@ -104,11 +81,7 @@ def _complete_linked(target: Target, schema: str, held: Held, result: str | None
 _REST = "greatest(1000, ceil(extract(epoch FROM leasequeue_job.expires_at - clock_timestamp()) * 1000))"
 
 
-def _bounded(setting: str) -> Any:
-    return literal_column(_bounded_text(setting))
-
-
-def _bounded_text(setting: str) -> str:
+def _bounded(setting: str) -> str:
     own = f"extract(epoch FROM nullif(current_setting('{setting}', true), '')::interval) * 1000"
     return (
         f"CASE WHEN current_setting('{setting}', true) IS NOT NULL THEN "
@@ -116,97 +89,66 @@ def _bounded_text(setting: str) -> str:
     )
 
 
-def _meta(job: Any) -> Any:
-    # That somebody asked for its end stays with a job, as in the statements of the workers.
-    asked = func.jsonb_build_object(literal_column("'cancel_requested_at'"), job.c.cancel_requested_at)
-    kept = func.coalesce(job.c.meta, cast(literal_column("'{}'"), JSONB)).op("||")(asked)
-    return case((job.c.cancel_requested_at.is_(None), job.c.meta), else_=kept).label("meta")
+_IDLE = _bounded("idle_in_transaction_session_timeout")
+_WHOLE = _bounded("transaction_timeout")
 
+# The drivers differ in how they send a uuid, not in how they send a text.
+_HELD = "id = %(id)s::bigint AND state = 'l' AND holder = %(holder)s::text::uuid AND term = %(term)s::bigint"
 
 _HOLD = f"""WITH k AS MATERIALIZED (
     SELECT id, expires_at FROM {{s}}.leasequeue_job
-    WHERE id = %(id)s::bigint AND state = 'l' AND holder = %(holder)s::text::uuid AND term = %(term)s::bigint
+    WHERE {_HELD}
     FOR UPDATE
 )
-SELECT 1 / count(*), max({_bounded_text("idle_in_transaction_session_timeout")}), max({_bounded_text("transaction_timeout")})
+SELECT 1 / count(*), max({_IDLE}), max({_WHOLE})
 FROM k AS leasequeue_job"""
+
+# That somebody asked for its end stays with a job, as in the statements of the workers.
+_META = """CASE WHEN leasequeue_job.cancel_requested_at IS NULL THEN leasequeue_job.meta ELSE
+        coalesce(leasequeue_job.meta, '{{}}'::jsonb)
+            || jsonb_build_object('cancel_requested_at', leasequeue_job.cancel_requested_at) END"""
+
+# The settings stand in RETURNING, which is evaluated for each deleted row; in a CTE that nobody reads they would have no
+# effect. 1/0 where no row was held: the error aborts the transaction in the server, whatever the handler does with it. It is
+# selected from the proof, which is read so even if nothing was deleted; and ``keep`` is compared to the proof, not put beside
+# it: a constant false would let the planner skip the proof.
+_COMPLETE = f"""WITH k AS (
+    SELECT id FROM {{s}}.leasequeue_job
+    WHERE {_HELD}
+        AND children IS NULL AND limit_key IS NULL
+    FOR UPDATE
+), d AS (
+    DELETE FROM {{s}}.leasequeue_job USING k WHERE leasequeue_job.id = k.id
+    RETURNING leasequeue_job.id, queue, task, args, attempt, abandoned, created_at, claimed_at,
+        {_META} AS meta,
+        {_IDLE} AS idle,
+        {_WHOLE} AS whole
+), proof AS (
+    SELECT 1 / count(*) AS held FROM d
+)
+INSERT INTO {{s}}.leasequeue_finished
+    (id, queue, task, args, outcome, attempt, abandoned, enqueued_at, started_at, result, meta)
+SELECT d.id, d.queue, d.task, d.args, 'succeeded', d.attempt, d.abandoned, d.created_at, d.claimed_at,
+    %(result)s::text::jsonb, d.meta
+FROM proof LEFT JOIN d ON true
+WHERE proof.held = CASE WHEN %(keep)s::boolean THEN 1 ELSE 0 END"""
 
 
 @functools.cache
 def _hold(schema: str) -> Statement:
-    return Statement(_HOLD.format(s=qualify(schema).replace("%", "%%")))
-
-
-@functools.cache
-def _succeed(schema: str) -> Statement:
-    # The drivers differ in how they send a uuid, not in how they send a text.
-    return Statement(end_statements(schema).succeed_within.replace("%(me)s", "%(me)s::text::uuid"))
+    return Statement(statements(schema)["hold"])
 
 
 @functools.cache
 def _complete(schema: str) -> Statement:
-    known = tables(schema)
-    job, finished = known.job, known.finished
-    k = (
-        select(job.c.id)
-        .where(
-            job.c.id == bindparam("p_id", type_=BigInteger),
-            job.c.term == bindparam("p_term", type_=BigInteger),
-            job.c.holder == cast(bindparam("p_holder", type_=Text), UUID),
-            job.c.state == literal_column("'l'"),
-            job.c.children.is_(None),
-            job.c.limit_key.is_(None),
-        )
-        .with_for_update()
-        .cte("k")
-    )
-    # The settings stand in RETURNING, which is evaluated for each deleted row; in a CTE that nobody reads
-    # they would have no effect.
-    d = (
-        delete(job)
-        .where(job.c.id == k.c.id)
-        .returning(
-            job.c.id,
-            job.c.queue,
-            job.c.task,
-            job.c.args,
-            job.c.attempt,
-            job.c.abandoned,
-            job.c.created_at,
-            job.c.claimed_at,
-            _meta(job),
-            _bounded("idle_in_transaction_session_timeout").label("idle"),
-            _bounded("transaction_timeout").label("whole"),
-        )
-        .cte("d")
-    )
-    # 1/0 where no row was held: the error aborts the transaction in the server, whatever the handler does
-    # with it.
-    proof = select(literal_column("1 / count(*)").label("held")).select_from(d).cte("proof")
-    # p_keep is compared to the proof, not put beside it: a constant false would let the planner skip the
-    # proof.
-    wanted = case((cast(bindparam("p_keep", type_=Boolean), Boolean), literal_column("1")), else_=literal_column("0"))
-    history: dict[str, Any] = {
-        "id": d.c.id,
-        "queue": d.c.queue,
-        "task": d.c.task,
-        "args": d.c.args,
-        "outcome": literal_column("'succeeded'"),
-        "attempt": d.c.attempt,
-        "abandoned": d.c.abandoned,
-        "enqueued_at": d.c.created_at,
-        "started_at": d.c.claimed_at,
-        "result": cast(bindparam("p_result", type_=Text), JSONB),
-        "meta": d.c.meta,
-    }
-    rows = (
-        select(*history.values())
-        .select_from(proof.outerjoin(d, true()))  # from the proof: it is read even if nothing was deleted
-        .where(proof.c.held == wanted)
-    )
-    return Statement(insert(finished).from_select(list(history), rows))
+    return Statement(statements(schema)["complete_held"])
+
+
+@functools.cache
+def _succeed(schema: str) -> Statement:
+    return Statement(end_statements(schema).succeed_within.replace("%(me)s", "%(me)s::text::uuid"))
 
 
 def statements(schema: str) -> dict[str, str]:
-    """The statement by its name, as a DBAPI cursor gets it."""
-    return {"complete_held": _complete(schema).text, "hold": _hold(schema).text}
+    """Name and text of each statement, for the golden files."""
+    return fill(schema, {"complete_held": _COMPLETE, "hold": _HOLD})

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import functools
 
-from sqlalchemy import BigInteger, ColumnElement, SmallInteger, Text, bindparam, cast, literal_column, select
-from sqlalchemy.dialects.postgresql import UUID
-
 from leasequeue.db.leases import CLOCK
+from leasequeue.db.names import fill
 from leasequeue.db.program import sqlstate
 from leasequeue.db.statement import Program, Statement, Target
-from leasequeue.db.tables import tables
 from leasequeue.errors import ConfigurationError, LeaseLost
 
 _DIVISION_BY_ZERO = "22012"
 # now() is the start of the transaction: two statements of one transaction agree on it.
 _BEGAN = "CAST(extract(epoch FROM now()) * 1000000 AS bigint)"
-_ISOLATION = Statement(select(literal_column("current_setting('transaction_isolation')"), literal_column(_BEGAN)))
+_ISOLATION = Statement(f"SELECT current_setting('transaction_isolation'), {_BEGAN}")
 
 
 def fence_held(target: Target, schema: str, name: str, slot: int, term: int, holder: str) -> Program[None]:
@@ -37,7 +34,7 @@ def fence_held(target: Target, schema: str, name: str, slot: int, term: int, hol
             f"the transaction is {isolation.upper()}, in which a snapshot hides who holds the lease {name!r} now: fence() "
             f"wants READ COMMITTED (lq.begin() opens one)"
         )
-    params = {"p_name": name, "p_slot": slot, "p_term": term, "p_holder": holder}
+    params = {"name": name, "slot": slot, "term": term, "holder": holder}
     try:
         rows = yield _fence(schema), params
     except Exception as error:
@@ -60,32 +57,25 @@ _IDLE = "idle_in_transaction_session_timeout"
 _OWN = f"extract(epoch FROM nullif(current_setting('{_IDLE}', true), '')::interval) * 1000"
 
 
+# The clock after the lock: judged outside of the statement's locking part, which may have waited. 1/0 where it is not held:
+# the error aborts the transaction in the server, whatever the caller does with it.
+_FENCE = f"""WITH k AS MATERIALIZED (
+    SELECT expires_at FROM {{s}}.leasequeue_lease
+    WHERE name = %(name)s::text AND slot = %(slot)s::smallint AND term = %(term)s::bigint
+        AND holder = %(holder)s::text::uuid
+    FOR KEY SHARE
+), d AS MATERIALIZED (
+    SELECT set_config('{_IDLE}', least({_REST}, nullif({_OWN}, 0))::bigint::text, true) AS idle
+    FROM k WHERE k.expires_at > {{clock}}
+)
+SELECT 1 / count(idle) AS held, {_BEGAN} AS began FROM d"""
+
+
 @functools.cache
-def _fence(schema: str, clock: str = CLOCK) -> Statement:
-    lease = tables(schema).lease
-    k = (
-        select(lease.c.expires_at)
-        .where(
-            lease.c.name == bindparam("p_name", type_=Text),
-            lease.c.slot == cast(bindparam("p_slot", type_=SmallInteger), SmallInteger),
-            lease.c.term == bindparam("p_term", type_=BigInteger),
-            lease.c.holder == cast(bindparam("p_holder", type_=Text), UUID),
-        )
-        .with_for_update(read=True, key_share=True)
-        .cte("k")
-        .prefix_with("MATERIALIZED")
-    )
-    # The clock after the lock: judged outside of the statement's locking part, which may have waited.
-    rest = _REST.format(clock=clock)
-    bounded: ColumnElement[str] = literal_column(
-        f"set_config('{_IDLE}', least({rest}, nullif({_OWN}, 0))::bigint::text, true)"
-    )
-    d = select(bounded.label("idle")).where(k.c.expires_at > literal_column(clock)).cte("d").prefix_with("MATERIALIZED")
-    # 1/0 where it is not held: the error aborts the transaction in the server, whatever the caller does with it.
-    proof: ColumnElement[int] = literal_column("1 / count(idle)").label("held")
-    return Statement(select(proof, literal_column(_BEGAN).label("began")).select_from(d))
+def _fence(schema: str) -> Statement:
+    return Statement(statements(schema)["fence"])
 
 
-def statements(schema: str) -> dict[str, str]:
-    """Name and text of each statement, for the golden files."""
-    return {"fence": _fence(schema).text}
+def statements(schema: str, clock: str = CLOCK) -> dict[str, str]:
+    """Name and text of each statement, for the golden files; with another clock in tests."""
+    return fill(schema, {"fence": _FENCE.replace("{clock}", clock)})

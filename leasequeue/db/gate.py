@@ -14,31 +14,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sqlalchemy import text
-
-from leasequeue.db.names import qualify
+from leasequeue.db.names import fill
 from leasequeue.db.statement import Program, Statement, Target
 
-_NAME = "CAST(:name AS text)"
+_NAME = "CAST(%(name)s AS text)"
 
 _RECORD = f"""INSERT INTO {{s}}.leasequeue_tick (schedule, due_at, outcome, reason, decided_at, decided_by)
-SELECT {_NAME}, due.due_at, due.outcome, due.reason, clock_timestamp(), CAST(:by AS text)
-FROM unnest(CAST(:due_at AS timestamptz[]), CAST(:outcome AS text[]), CAST(:reason AS text[]))
+SELECT {_NAME}, due.due_at, due.outcome, due.reason, clock_timestamp(), CAST(%(by)s AS text)
+FROM unnest(CAST(%(due_at)s AS timestamptz[]), CAST(%(outcome)s AS text[]), CAST(%(reason)s AS text[]))
     AS due (due_at, outcome, reason)
 ON CONFLICT DO NOTHING RETURNING due_at"""
 
 # Local to the transaction, and never above a smaller value of the application's. Postgres disarms it before it commits, so it
 # does not cut short a COMMIT that waits for its standby, whose row would then count and could be lost.
 _BOUND = """SELECT set_config('statement_timeout', CAST(least(
-    CAST(:milliseconds AS bigint),
+    CAST(%(milliseconds)s AS bigint),
     nullif(CAST(extract(epoch FROM CAST(current_setting('statement_timeout') AS interval)) * 1000 AS bigint), 0)
 ) AS text), true) AS bound"""
 
 _ONE = f"""SELECT outcome, decided_by FROM {{s}}.leasequeue_tick
-WHERE schedule = {_NAME} AND due_at = CAST(:due_at AS timestamptz)"""
+WHERE schedule = {_NAME} AND due_at = CAST(%(due_at)s AS timestamptz)"""
 
 _LAST = f"""SELECT due_at FROM {{s}}.leasequeue_tick
-WHERE schedule = {_NAME} AND outcome <> 'redefined' ORDER BY due_at DESC LIMIT CAST(:limit AS integer)"""
+WHERE schedule = {_NAME} AND outcome <> 'redefined' ORDER BY due_at DESC LIMIT CAST(%(limit)s AS integer)"""
 
 # Walks the key backwards; once for each job of a leader that begins.
 _DEFINED = f"""SELECT due_at, reason FROM {{s}}.leasequeue_tick
@@ -58,10 +56,8 @@ class GateStatements(NamedTuple):
 @functools.cache
 def gate_statements(schema: str) -> GateStatements:
     """The statements with the quoted schema name filled in; cached."""
-    quoted = qualify(schema).replace(":", "\\:")
-    return GateStatements(
-        *(Statement(text(globals()[f"_{name.upper()}"].format(s=quoted))) for name in GateStatements._fields)
-    )
+    texts = fill(schema, {name: globals()[f"_{name.upper()}"] for name in GateStatements._fields})
+    return GateStatements(*map(Statement, texts.values()))
 
 
 @dataclass(frozen=True, slots=True)

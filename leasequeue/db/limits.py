@@ -10,7 +10,7 @@ mind for a second: these wakes are for the whole key (``whole``), and who takes 
 committed with the change, so what is read then knows of it, however long the transaction of the change took.
 
 Locks: the row of an application with SKIP LOCKED; the row of a limit: another transaction that has just written the same one
-is waited for. The texts are written for SQLAlchemy's ``text()``, and each parameter is cast, since asyncpg wants its type.
+is waited for. Each parameter is cast, since asyncpg wants its type.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import text
-
-from leasequeue.db.names import qualify
+from leasequeue.db.names import fill
 from leasequeue.db.statement import Program, Statement
 from leasequeue.limit import OF_QUEUE, OF_TASK, Limit
 
@@ -32,12 +30,12 @@ PIECE = 2_000
 LOOK = 100
 """Jobs of a key that are looked at for their task; a key that has more is woken in any case."""
 
-_NAME = "CAST(:name AS text)"
-_APP = "CAST(:app AS text)"
-_VALUES = "CAST(:running AS integer), CAST(:rate AS integer), CAST(:rate_seconds AS float8)"
+_NAME = "CAST(%(name)s AS text)"
+_APP = "CAST(%(app)s AS text)"
+_VALUES = "CAST(%(running)s AS integer), CAST(%(rate)s AS integer), CAST(%(rate_seconds)s AS float8)"
 
 _SET = f"""INSERT INTO {{s}}.leasequeue_limit (name, declared, max_running, rate_max, rate_seconds, updated_by)
-VALUES ({_NAME}, false, {_VALUES}, CAST(:by AS text))
+VALUES ({_NAME}, false, {_VALUES}, CAST(%(by)s AS text))
 ON CONFLICT (name, declared) DO UPDATE SET max_running = excluded.max_running, rate_max = excluded.rate_max,
     rate_seconds = excluded.rate_seconds, updated_at = clock_timestamp(), updated_by = excluded.updated_by
 RETURNING name"""
@@ -59,26 +57,26 @@ SELECT queue, {_NAME}, clock_timestamp(), true FROM found WHERE queue IS NOT NUL
 # the order of the index is that of a locale, in which those of one first part need not stand together.
 _WAKE_MANY = f"""WITH RECURSIVE pair AS (
     (SELECT limit_key, queue, 1 AS place FROM {{s}}.leasequeue_job
-     WHERE state = 'g' AND (limit_key, queue) > (CAST(:after_key AS text), CAST(:after_queue AS text))
+     WHERE state = 'g' AND (limit_key, queue) > (CAST(%(after_key)s AS text), CAST(%(after_queue)s AS text))
      ORDER BY limit_key, queue LIMIT 1)
     UNION ALL
     SELECT next.limit_key, next.queue, pair.place + 1 FROM pair CROSS JOIN LATERAL (
         SELECT limit_key, queue FROM {{s}}.leasequeue_job
         WHERE state = 'g' AND (limit_key, queue) > (pair.limit_key, pair.queue)
         ORDER BY limit_key, queue LIMIT 1
-    ) AS next WHERE pair.place < CAST(:piece AS integer)
+    ) AS next WHERE pair.place < CAST(%(piece)s AS integer)
 ), looked AS MATERIALIZED (
     SELECT limit_key, queue, place FROM pair
 ), w AS (
     INSERT INTO {{s}}.leasequeue_wake (queue, key, due_at, whole)
     SELECT queue, limit_key, clock_timestamp(), true FROM looked
-    WHERE limit_key = {_NAME} OR CASE CAST(:kind AS text)
+    WHERE limit_key = {_NAME} OR CASE CAST(%(kind)s AS text)
         WHEN 'prefix' THEN starts_with(limit_key, {_NAME} || ':')
-        WHEN 'queue' THEN queue = CAST(:word AS text)
-        ELSE (SELECT bool_or(first.task = CAST(:word AS text)) OR count(*) = CAST(:look AS integer) FROM (
+        WHEN 'queue' THEN queue = CAST(%(word)s AS text)
+        ELSE (SELECT bool_or(first.task = CAST(%(word)s AS text)) OR count(*) = CAST(%(look)s AS integer) FROM (
             SELECT job.task FROM {{s}}.leasequeue_job AS job
             WHERE job.state = 'g' AND job.limit_key = looked.limit_key AND job.queue = looked.queue
-            LIMIT CAST(:look AS integer)) AS first) END
+            LIMIT CAST(%(look)s AS integer)) AS first) END
     RETURNING key
 )
 SELECT last.limit_key, last.queue, last.place, (SELECT CAST(count(*) AS integer) FROM w)
@@ -88,7 +86,7 @@ _READ_APP = f"""SELECT version, release, CAST(extract(epoch FROM deployed_at) AS
 FROM {{s}}.leasequeue_app WHERE name = {_APP}"""
 
 _READ_DECLARED = f"""SELECT name, max_running, rate_max, rate_seconds, app = {_APP}, app FROM {{s}}.leasequeue_limit
-WHERE declared AND (app = {_APP} OR name = ANY(CAST(:names AS text[]))) ORDER BY name"""
+WHERE declared AND (app = {_APP} OR name = ANY(CAST(%(names)s AS text[]))) ORDER BY name"""
 
 _NOW = "SELECT CAST(extract(epoch FROM clock_timestamp()) AS float8)"
 
@@ -96,20 +94,21 @@ _ADD_APP = f"INSERT INTO {{s}}.leasequeue_app (name) VALUES ({_APP}) ON CONFLICT
 
 # What the code declares now, and nothing else of this application. What another application declares is left to it.
 _DECLARE = f"""WITH a AS MATERIALIZED (
-    SELECT name FROM {{s}}.leasequeue_app WHERE name = {_APP} AND version = CAST(:version AS bigint) FOR UPDATE SKIP LOCKED
+    SELECT name FROM {{s}}.leasequeue_app WHERE name = {_APP} AND version = CAST(%(version)s AS bigint) FOR UPDATE SKIP LOCKED
 ), u AS (
-    UPDATE {{s}}.leasequeue_app AS app SET version = app.version + 1, release = CAST(:release AS text),
-        deployed_at = to_timestamp(CAST(:deployed_at AS float8)), releases = CAST(CAST(:releases AS text) AS jsonb)
+    UPDATE {{s}}.leasequeue_app AS app SET version = app.version + 1, release = CAST(%(release)s AS text),
+        deployed_at = to_timestamp(CAST(%(deployed_at)s AS float8)), releases = CAST(CAST(%(releases)s AS text) AS jsonb)
     FROM a WHERE app.name = a.name RETURNING app.name
 ), gone AS (
     DELETE FROM {{s}}.leasequeue_limit WHERE declared AND app = {_APP} AND EXISTS (SELECT FROM a)
-        AND name <> ALL (CAST(:names AS text[])) RETURNING name
+        AND name <> ALL (CAST(%(names)s AS text[])) RETURNING name
 ), put AS (
     INSERT INTO {{s}}.leasequeue_limit AS l
         (name, declared, max_running, rate_max, rate_seconds, app, deployed_at, updated_by)
-    SELECT d.name, true, d.running, d.rate, d.seconds, {_APP}, to_timestamp(CAST(:deployed_at AS float8)), CAST(:by AS text)
-    FROM a CROSS JOIN unnest(CAST(:names AS text[]), CAST(:running AS integer[]), CAST(:rates AS integer[]),
-        CAST(:seconds AS float8[])) AS d (name, running, rate, seconds)
+    SELECT d.name, true, d.running, d.rate, d.seconds, {_APP}, to_timestamp(CAST(%(deployed_at)s AS float8)),
+        CAST(%(by)s AS text)
+    FROM a CROSS JOIN unnest(CAST(%(names)s AS text[]), CAST(%(running)s AS integer[]), CAST(%(rates)s AS integer[]),
+        CAST(%(seconds)s AS float8[])) AS d (name, running, rate, seconds)
     ON CONFLICT (name, declared) DO UPDATE SET max_running = excluded.max_running, rate_max = excluded.rate_max,
         rate_seconds = excluded.rate_seconds, deployed_at = excluded.deployed_at, updated_at = clock_timestamp(),
         updated_by = excluded.updated_by
@@ -137,14 +136,8 @@ class LimitStatements(NamedTuple):
 @functools.cache
 def limit_statements(schema: str) -> LimitStatements:
     """The statements with the quoted schema name filled in; cached."""
-    # No name before the ':' of a time or key may be taken for a parameter's.
-    quoted = qualify(schema).replace(":", "\\:")
-    return LimitStatements(
-        *(
-            Statement(text(globals()[f"_{name.upper()}"].replace("':'", "'\\:'").format(s=quoted)))
-            for name in LimitStatements._fields
-        )
-    )
+    texts = fill(schema, {name: globals()[f"_{name.upper()}"] for name in LimitStatements._fields})
+    return LimitStatements(*map(Statement, texts.values()))
 
 
 def scope(name: str) -> tuple[str, str]:

@@ -3,7 +3,7 @@
 Locks: the queue's row, one in each statement. Somebody else's transaction that has just paused or resumed the same queue is
 waited for, to its end; nothing else ever locks the row, and a claimer reads it without a lock.
 
-The texts are written for SQLAlchemy's ``text()`` (``:name``), and each parameter is cast, since asyncpg wants its type.
+Each parameter is cast, since asyncpg wants its type.
 """
 
 from __future__ import annotations
@@ -11,23 +11,21 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple
 
-from sqlalchemy import text
-
-from leasequeue.db.names import qualify
+from leasequeue.db.names import fill
 from leasequeue.db.statement import Statement
 
-_NAME = "CAST(:name AS text)"
+_NAME = "CAST(%(name)s AS text)"
 _PAUSED = "{q}.paused_at IS NOT NULL AND ({q}.resume_at IS NULL OR {q}.resume_at > clock_timestamp())"
 
 # By seconds or until a time. No row where that is over already. A queue that is paused keeps the time since when.
 _PAUSE = f"""WITH asked AS MATERIALIZED (
-    SELECT coalesce(CAST(:resume_at AS timestamptz), clock_timestamp() + CAST(:seconds AS float8) * interval '1 second')
+    SELECT coalesce(CAST(%(resume_at)s AS timestamptz), clock_timestamp() + CAST(%(seconds)s AS float8) * interval '1 second')
         AS resume_at
 ), was AS (
     SELECT FROM {{s}}.leasequeue_queue AS q WHERE name = {_NAME} AND {_PAUSED.format(q="q")}
 ), u AS (
     INSERT INTO {{s}}.leasequeue_queue AS q (name, paused_at, resume_at, updated_by)
-    SELECT {_NAME}, clock_timestamp(), resume_at, CAST(:by AS text)
+    SELECT {_NAME}, clock_timestamp(), resume_at, CAST(%(by)s AS text)
     FROM asked WHERE resume_at IS NULL OR resume_at > clock_timestamp()
     ON CONFLICT (name) DO UPDATE SET resume_at = excluded.resume_at, updated_by = excluded.updated_by,
         paused_at = CASE WHEN {_PAUSED.format(q="q")} THEN q.paused_at ELSE excluded.paused_at END
@@ -39,7 +37,7 @@ _RESUME = f"""WITH k AS MATERIALIZED (
     SELECT name, {_PAUSED.format(q="q")} AS paused FROM {{s}}.leasequeue_queue AS q
     WHERE name = {_NAME} AND paused_at IS NOT NULL FOR UPDATE
 )
-UPDATE {{s}}.leasequeue_queue AS q SET paused_at = NULL, resume_at = NULL, updated_by = CAST(:by AS text)
+UPDATE {{s}}.leasequeue_queue AS q SET paused_at = NULL, resume_at = NULL, updated_by = CAST(%(by)s AS text)
 FROM k WHERE q.name = k.name RETURNING k.paused"""
 
 
@@ -53,10 +51,8 @@ class QueueStatements(NamedTuple):
 @functools.cache
 def queue_statements(schema: str) -> QueueStatements:
     """The statements with the quoted schema name filled in; cached."""
-    quoted = qualify(schema).replace(":", "\\:")
-    return QueueStatements(
-        *(Statement(text(globals()[f"_{name.upper()}"].format(s=quoted))) for name in QueueStatements._fields)
-    )
+    texts = fill(schema, {name: globals()[f"_{name.upper()}"] for name in QueueStatements._fields})
+    return QueueStatements(*map(Statement, texts.values()))
 
 
 def statements(schema: str) -> dict[str, str]:

@@ -10,10 +10,8 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple
 
-from sqlalchemy import text
-
 from leasequeue.db.enqueue import check_version
-from leasequeue.db.names import qualify
+from leasequeue.db.names import fill
 from leasequeue.db.program import Checked
 from leasequeue.db.statement import Program, Statement, Target
 
@@ -21,16 +19,16 @@ _READ = """SELECT CASE state WHEN 'r' THEN CASE WHEN available_at <= now() THEN 
         WHEN 'l' THEN 'leased' WHEN 'q' THEN 'suspect' ELSE 'waiting' END AS state,
     false AS ended, task, queue, attempt, CAST(NULL AS text) AS result, CAST(NULL AS text) AS error,
     CAST(progress AS text) AS progress, CAST(NULL AS text) AS retried_as
-FROM {s}.leasequeue_job WHERE id = CAST(:id AS bigint)
+FROM {s}.leasequeue_job WHERE id = CAST(%(id)s AS bigint)
 UNION ALL
 SELECT outcome, true, task, queue, attempt - abandoned, CAST(result AS text), error, CAST(meta -> 'progress' AS text),
     meta ->> 'retried_as'
-FROM {s}.leasequeue_finished WHERE id = CAST(:id AS bigint)"""
+FROM {s}.leasequeue_finished WHERE id = CAST(%(id)s AS bigint)"""
 
 # Taken first, ordered then, as for the command line.
 _FAILURE = """WITH found AS MATERIALIZED (
     SELECT attempt, error_type, traceback, failed_at FROM {s}.leasequeue_failure
-    WHERE job_id = CAST(:id AS bigint) AND error_type <> 'LeaseLost' LIMIT 1000
+    WHERE job_id = CAST(%(id)s AS bigint) AND error_type <> 'LeaseLost' LIMIT 1000
 )
 SELECT error_type, traceback FROM found ORDER BY failed_at DESC, attempt DESC LIMIT 1"""
 
@@ -83,11 +81,9 @@ def read_job(target: Target, schema: str, id: int, checked: Checked) -> Program[
 
 @functools.cache
 def _statement(schema: str, name: str) -> Statement:
-    return Statement(
-        text({"read_job": _READ, "read_failure": _FAILURE}[name].format(s=qualify(schema).replace(":", "\\:")))
-    )
+    return Statement(statements(schema)[name])
 
 
 def statements(schema: str) -> dict[str, str]:
     """Name and text of each statement, for the golden files."""
-    return {name: _statement(schema, name).text for name in ("read_job", "read_failure")}
+    return fill(schema, {"read_job": _READ, "read_failure": _FAILURE})

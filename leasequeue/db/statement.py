@@ -20,7 +20,7 @@ Rows: TypeAlias = list[tuple[Any, ...]]
 Params: TypeAlias = dict[str, Any]
 Program: TypeAlias = "Generator[tuple[Statement, Params], Rows, T]"
 
-_PARAMETER = re.compile(r"%\((\w+)\)s")
+_SPECIAL = re.compile(r"%%|:|%\((\w+)\)s")
 
 
 class Statement:
@@ -45,10 +45,9 @@ class Statement:
         if self._core is None:
             from sqlalchemy import text
 
-            parts = _PARAMETER.split(cast(str, self._text))
-            parts[::2] = [part.replace("%%", "%").replace(":", "\\:") for part in parts[::2]]
-            parts[1::2] = [f":{part}" for part in parts[1::2]]
-            self._core = text("".join(parts))
+            plain = {"%%": "%", ":": "\\:"}
+            form = cast(str, self._text)
+            self._core = text(_SPECIAL.sub(lambda found: plain.get(found[0]) or f":{found[1]}", form))
         return self._core
 
     @property

@@ -74,7 +74,8 @@ WITH a AS MATERIALIZED (
 ), put AS (
     INSERT INTO "app".leasequeue_limit AS l
         (name, declared, max_running, rate_max, rate_seconds, app, deployed_at, updated_by)
-    SELECT d.name, true, d.running, d.rate, d.seconds, CAST(%(app)s AS text), to_timestamp(CAST(%(deployed_at)s AS float8)), CAST(%(by)s AS text)
+    SELECT d.name, true, d.running, d.rate, d.seconds, CAST(%(app)s AS text), to_timestamp(CAST(%(deployed_at)s AS float8)),
+        CAST(%(by)s AS text)
     FROM a CROSS JOIN unnest(CAST(%(names)s AS text[]), CAST(%(running)s AS integer[]), CAST(%(rates)s AS integer[]),
         CAST(%(seconds)s AS float8[])) AS d (name, running, rate, seconds)
     ON CONFLICT (name, declared) DO UPDATE SET max_running = excluded.max_running, rate_max = excluded.rate_max,

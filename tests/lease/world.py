@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import psycopg
 
-from leasequeue.db.fence import _fence
+from leasequeue.db.fence import statements
 from leasequeue.db.leases import LeaseStatements, lease_statements
 from leasequeue.errors import OutcomeUnknown
 from leasequeue.lease.hold import Bid, Hold, Refused, Renewal, Run
@@ -71,7 +71,7 @@ class World:
         self.variant = variant
         self.slots = slots
         self.sql = variant.statements(lease_statements("public", variant.clock))
-        self.fence_text = variant.fence(_fence("public", variant.clock).text).replace("%%(now)s", "%(now)s")
+        self.fence_text = variant.fence(statements("public", variant.clock)["fence"])
         self.ms = 1_700_000_000_000
         # Nothing of the right one waits; a broken one that does must not wait for this very thread.
         bound = "-c lock_timeout=300ms"
@@ -221,7 +221,7 @@ class World:
         """Open a transaction, fence and write in it; False where it was refused."""
         hold = hold or actor.hold
         assert hold is not None
-        words: dict[str, Any] = {"p_name": NAME, "p_slot": hold.slot, "p_term": hold.term, "p_holder": str(hold.holder)}
+        words: dict[str, Any] = {"name": NAME, "slot": hold.slot, "term": hold.term, "holder": str(hold.holder)}
         if "%(now)s" in self.fence_text:
             words["now"] = self.boss_clock()
         try:
