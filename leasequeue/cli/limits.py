@@ -192,7 +192,7 @@ def sync(url: str | None, schema: str | None, app: str) -> None:
     import os
 
     from leasequeue.ops import limits as ops
-    from leasequeue.ops.schedules import Release
+    from leasequeue.ops.release import Release
     from leasequeue.schedule import deployed_at
     from leasequeue.worker.app import load_app
 

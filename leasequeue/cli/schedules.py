@@ -267,6 +267,7 @@ def sync(url: str | None, schema: str | None, app: str) -> None:
     import os
 
     from leasequeue.ops import schedules as ops
+    from leasequeue.ops.release import Release
     from leasequeue.schedule import deployed_at
     from leasequeue.worker.app import load_app
 
@@ -277,7 +278,7 @@ def sync(url: str | None, schema: str | None, app: str) -> None:
         raise ConfigurationError(f"{app} has no schedule: write @lq.schedule(...) above a task")
     settings = where(url, schema)[0] if url is not None else lq.settings()
     name = schema or lq.schema
-    release = ops.Release(os.environ.get("LEASEQUEUE_RELEASE"), deployed_at(), force=True)
+    release = Release(os.environ.get("LEASEQUEUE_RELEASE"), deployed_at(), force=True)
     with desk_at(settings, name) as open_desk:
         for definition in definitions:
             done = carry_out(open_desk, ops.sync(target(), open_desk.schema, definition, release, who()))

@@ -27,7 +27,7 @@ from leasequeue.errors import ConfigurationError
 from leasequeue.limit import Limit
 from leasequeue.moment import moment, say
 from leasequeue.ops.json_text import from_json
-from leasequeue.ops.schedules import Release
+from leasequeue.ops.release import Release
 
 _ROUNDS = 20
 _RELEASES_KEPT = 50

@@ -33,25 +33,11 @@ from leasequeue.db.statement import Program, Target
 from leasequeue.errors import ConfigurationError, DuplicateSchedule, ScheduleRefused
 from leasequeue.moment import moment, say
 from leasequeue.ops.json_text import from_json
+from leasequeue.ops.release import Release
 from leasequeue.tick import Policy, settle
 
 _ROUNDS = 20
 _RELEASES_KEPT = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """Who writes the schedules of the code.
-
-    Attributes:
-        name: None: not named; each definition is then a release of its own.
-        deployed_at: None: the first time that it was seen.
-        force: written by hand: it decides, whatever is there.
-    """
-
-    name: str | None = None
-    deployed_at: dt.datetime | None = None
-    force: bool = False
 
 
 @dataclass(frozen=True, slots=True)

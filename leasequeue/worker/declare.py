@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from leasequeue.db.statement import Params, Rows, Statement, Target, drive
 from leasequeue.ops.limits import Wrote, declare
-from leasequeue.ops.schedules import Release
+from leasequeue.ops.release import Release
 from leasequeue.schedule import deployed_at
 
 if TYPE_CHECKING:

@@ -25,7 +25,8 @@ from leasequeue.db.jobs import job_statements
 from leasequeue.db.urls import Settings
 from leasequeue.db.workers import worker_statements
 from leasequeue.loop import Outage
-from leasequeue.ops.schedules import Release, definitions_from_json
+from leasequeue.ops.release import Release
+from leasequeue.ops.schedules import definitions_from_json
 from leasequeue.worker import logs, systemd
 from leasequeue.worker.child import Child
 from leasequeue.worker.http import HealthServer

@@ -26,7 +26,8 @@ from leasequeue.db.schedules import Definition, fire_params, schedule_statements
 from leasequeue.db.statement import Params, Program, Rows, Statement, Target, drive
 from leasequeue.errors import ConfigurationError, DatabaseUnavailable
 from leasequeue.loop import Loop, Outage
-from leasequeue.ops.schedules import Release, sync
+from leasequeue.ops.release import Release
+from leasequeue.ops.schedules import sync
 from leasequeue.tick import Policy, settle
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from leasequeue.db.statement import Target
 from leasequeue.limit import Limit
 from leasequeue.ops import bounds, limits
 from leasequeue.ops.asking import Desk
-from leasequeue.ops.schedules import Release
+from leasequeue.ops.release import Release
 from tests.ops.conftest import Rows as Jobs
 from tests.support.databases import Database
 

@@ -13,7 +13,7 @@ from leasequeue.db.connect import Link
 from leasequeue.db.schedules import Definition
 from leasequeue.db.urls import Settings
 from leasequeue.loop import Outage
-from leasequeue.ops.schedules import Release
+from leasequeue.ops.release import Release
 from leasequeue.worker.tick import Ticker
 from tests.support.databases import Database
 from tests.support.waiting import until

@@ -10,7 +10,7 @@ import pytest
 
 from leasequeue.cron import Spec
 from leasequeue.db.schedules import Definition, canonical
-from leasequeue.ops.schedules import Release
+from leasequeue.ops.release import Release
 from tests.schedule.conftest import MakeHand
 from tests.schedule.hand import jobs, ledger, outcomes, schedule_row, worker_row
 from tests.support.databases import Database

@@ -22,7 +22,8 @@ from leasequeue import (
 from leasequeue.cron import Spec
 from leasequeue.db.schedules import Definition, Row, canonical, read
 from leasequeue.db.statement import Target, drive
-from leasequeue.ops.schedules import Release, Synced, sync
+from leasequeue.ops.release import Release
+from leasequeue.ops.schedules import Synced, sync
 from tests.schedule.conftest import MakeHand
 from tests.schedule.hand import Hand
 from tests.support.databases import Database
