@@ -9,8 +9,6 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, overload
 
-from sqlalchemy import Connection, Engine
-
 from leasequeue import loading, naming
 from leasequeue.cancel import Cancels
 from leasequeue.conduct import Executor, OnSoftTimeout
@@ -33,6 +31,7 @@ from leasequeue.task import AsyncTask, Call, P, R, Registry, Task, Upgrade, made
 from leasequeue.unique import OnConflict, Options, Until
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
     from leasequeue.retry import RetryIf, Wait

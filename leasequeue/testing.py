@@ -27,6 +27,7 @@ from sqlalchemy.orm import Session, SessionTransaction, scoped_session
 from leasequeue.codec import encode_result
 from leasequeue.context import JobContext, _current
 from leasequeue.db import drain as sql
+from leasequeue.db.core import WRITE
 from leasequeue.errors import ConfigurationError, DoesNotBind, LeaseLost, Undecodable
 from leasequeue.job import Held
 from leasequeue.queue import LeaseQueue, Lent, _lent
@@ -172,7 +173,7 @@ async def adrain(
         if isinstance(own, AsyncConnection):
             return own
         await own.flush()
-        return await own.connection(bind_arguments={"clause": sql.WRITE})
+        return await own.connection(bind_arguments={"clause": WRITE})
 
     draining = _Draining(lq, queues, now, limit, raise_errors, state)
     while (job := await own.run_sync(draining.take)) is not None:

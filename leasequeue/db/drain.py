@@ -12,13 +12,12 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
+from leasequeue.db.core import WRITE
 from leasequeue.db.ends import end_statements
 from leasequeue.db.jobs import job_statements
 from leasequeue.db.names import fill
-from leasequeue.db.program import _WRITE, run
+from leasequeue.db.program import run
 from leasequeue.db.statement import Program, Statement, Target
-
-WRITE = _WRITE
 
 # Jobs under limits too: one runs at a time. One row at a time, since the handler of one may enqueue a better one. The lease
 # is of a day: what complete(conn) bounds by it (idle_in_transaction_session_timeout) must not end the test's own transaction.

@@ -7,11 +7,11 @@ import threading
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Engine, create_engine
-
+from leasequeue.db.load import load_sqlalchemy
 from leasequeue.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from sqlalchemy import Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from leasequeue.db.urls import Settings
@@ -44,6 +44,9 @@ class Engines:
         engine = self._sync
         if engine is not None:
             return engine
+        load_sqlalchemy()
+        from sqlalchemy import Engine, create_engine
+
         given = self._source.engine()
         if isinstance(given, Engine):
             return given
@@ -54,6 +57,7 @@ class Engines:
             return self._sync
 
     def asynchronous(self) -> AsyncEngine:
+        load_sqlalchemy()
         from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
         given = self._source.engine()
@@ -70,6 +74,7 @@ class Engines:
 
     @staticmethod
     def _refuse_other(given: object) -> None:
+        from sqlalchemy import Engine
         from sqlalchemy.ext.asyncio import AsyncEngine
 
         if given is not None and not isinstance(given, Engine | AsyncEngine):

@@ -1,6 +1,9 @@
 """The programs that enqueue, one job or many, in a caller's transaction.
 
 Locks: an enqueue locks only the rows that it inserts; with a ``unique_key`` see ``db/unique.py``.
+
+The inserts are Core constructs of many shapes, and are imported with SQLAlchemy by the first enqueue: a worker that enqueues
+nothing has no need of them.
 """
 
 from __future__ import annotations
@@ -8,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from sqlalchemy import text
-
-from leasequeue.db import insert, unique, version
+from leasequeue.db import version
+from leasequeue.db.load import load_sqlalchemy
 from leasequeue.db.names import channel
 from leasequeue.db.program import Checked, sqlstate
 from leasequeue.db.statement import Program, Statement, Target
@@ -28,7 +30,7 @@ always).
 
 _UNDEFINED = ("42P01", "42703")  # table, column
 
-_PROBE = Statement(text(version.PROBE))
+_PROBE = Statement(version.LINK_PROBE)
 
 
 # Version
@@ -62,6 +64,9 @@ def enqueue_one(target: Target, schema: str, job: NewJob, checked: Checked) -> P
     Raises:
         DuplicateJob: it is taken, and the call says so (``on_conflict="raise"``).
     """
+    load_sqlalchemy()
+    from leasequeue.db import insert, unique
+
     if job.hold_key is not None:
         return (yield from enqueue_many(target, schema, [job], checked))[0]
     if target.database not in checked:
@@ -89,6 +94,9 @@ def enqueue_many(target: Target, schema: str, jobs: Sequence[NewJob], checked: C
     Raises:
         DuplicateJob: the key of a call that says so (``on_conflict="raise"``) is taken; others may be inserted already.
     """
+    load_sqlalchemy()
+    from leasequeue.db import insert, unique
+
     if target.database not in checked:
         yield from check_version(target, schema, checked)
     found: list[Enqueued | None] = [None] * len(jobs)
@@ -114,6 +122,9 @@ def note_lanes(schema: str, jobs: Sequence[NewJob]) -> Program[None]:
     """Note the priorities that the jobs bring into use."""
     lanes = sorted({(job.queue, job.priority) for job in jobs if job.priority})
     if lanes:
+        load_sqlalchemy()
+        from leasequeue.db import insert
+
         queues, priorities = zip(*lanes, strict=True)
         yield insert.lanes(schema), {"p_queue": list(queues), "p_priority": list(priorities)}
 
@@ -123,6 +134,9 @@ def announce(target: Target, schema: str, jobs: Sequence[NewJob]) -> Program[Non
     now_due = {job.queue for job in jobs if job.run_at is None and not job.delay_seconds > 0}
     wake = [queue for queue in sorted(now_due) if target.may_notify(channel(schema), queue)]
     if wake:
+        load_sqlalchemy()
+        from leasequeue.db import insert
+
         yield insert.notice(), {"p_channel": channel(schema), "p_queue": wake}
 
 
@@ -147,6 +161,9 @@ def insert_steps(schema: str, jobs: Sequence[NewJob], of: StepOf) -> Program[lis
     Returns:
         Their ids, ascending in the order given; none where the transaction is not ``of.xact`` any more.
     """
+    load_sqlalchemy()
+    from leasequeue.db import insert
+
     ids: list[int] = []
     for chunk in chunks(jobs, range(len(jobs))):
         gated = any(jobs[index].limit_key is not None for index in chunk)

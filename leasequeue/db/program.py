@@ -4,79 +4,57 @@ A *program* is a generator: it yields a :class:`Statement` with its parameters, 
 its result. It holds the logic once, for sync and async, and knows nothing of the connection but a
 :class:`Target`.
 
-    run(conn, program, ...)          Connection, Session, scoped_session, psycopg, psycopg2, Django, a
-    LeaseQueue await arun(conn, program, ...)   AsyncConnection, AsyncSession, async_scoped_session, psycopg
-    async, a LeaseQueue
+    run(conn, program, ...)          Connection, Session, scoped_session, psycopg, psycopg2, Django, a LeaseQueue
+    await arun(conn, program, ...)   AsyncConnection, AsyncSession, async_scoped_session, psycopg async, a LeaseQueue
 
-The transaction is the caller's: nothing here begins, commits or rolls back. On SQLAlchemy a Core construct is
-executed, never ``text()``: the usual routing session sends ``text()`` to the replica, and ``%(name)s`` is a
-syntax error on asyncpg. A DBAPI cursor gets the same construct rendered once.
+The transaction is the caller's: nothing here begins, commits or rolls back. A DBAPI cursor gets a statement as text. What runs
+on SQLAlchemy's connections stands in ``core.py``, which is imported when the first of them comes; a LeaseQueue counts as one,
+since its transactions are over its engine.
 
 A caller's connection is used as its kind allows: by one thread at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
+from collections.abc import Callable, MutableSet
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias, TypeVar, cast
 from weakref import WeakSet
 
-from sqlalchemy import Connection, Pool, TwoPhaseTransaction, column, table, update
-from sqlalchemy.exc import UnboundExecutionError
-
-from leasequeue.db import kinds, notify
-from leasequeue.db.kinds import AsyncConn, Opens, SyncConn
+from leasequeue.db import kinds
+from leasequeue.db.kinds import AsyncConn, SyncConn
+from leasequeue.db.load import load_sqlalchemy
 from leasequeue.db.statement import Params, Program, Rows, Statement, Target, drive
 from leasequeue.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import psycopg
-    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
-    from sqlalchemy.orm import Session, scoped_session
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
-
-class _CoreTarget(Target):
-    """A connection of SQLAlchemy's, which tells when it commits, and what kind of transaction it is in."""
-
-    __slots__ = ("_connection",)
-
-    def __init__(self, connection: Connection) -> None:
-        super().__init__(connection.engine.pool)
-        self._connection = connection
-
-    def may_notify(self, channel: str, queue: str) -> bool:
-        connection = self._connection
-        if isinstance(connection.get_transaction(), TwoPhaseTransaction):
-            return False  # PREPARE TRANSACTION refuses a transaction that has notified
-        return notify.ration(connection, channel, queue)
-
-    def doom(self) -> None:
-        """SQLAlchemy knows of savepoints, and refuses to go on with an invalidated connection until the whole transaction
-        has been rolled back."""
-        if self._connection.in_nested_transaction():
-            self._connection.invalidate()
+_Drive: TypeAlias = Callable[[Any, Any, Any, Any], Any]
 
 
 class Checked:
-    """The databases whose tables have been looked at: pools by weak reference, all else by value.
-    Thread-safe.
+    """The databases whose tables have been looked at: tuples and names by value, objects (a pool of SQLAlchemy's) by weak
+    reference. Thread-safe.
     """
 
     def __init__(self) -> None:
-        self._pools: WeakSet[Pool] = WeakSet()
+        self._objects: WeakSet[Any] = WeakSet()
         self._named: set[object] = set()
 
     def __contains__(self, database: object) -> bool:
-        return database in self._pools if isinstance(database, Pool) else database in self._named
+        return database in self._of(database)
 
     def add(self, database: object) -> None:
-        self._pools.add(database) if isinstance(database, Pool) else self._named.add(database)
+        self._of(database).add(database)
 
     def discard(self, database: object) -> None:
-        self._pools.discard(database) if isinstance(database, Pool) else self._named.discard(database)
+        self._of(database).discard(database)
+
+    def _of(self, database: object) -> MutableSet[Any]:
+        return self._named if isinstance(database, tuple | str) else self._objects
 
 
 def sqlstate(error: BaseException) -> str | None:
@@ -105,7 +83,7 @@ def run(
     kind = type(conn)
     drive = _DRIVES.get(kind)
     if drive is None:
-        drive = _DRIVE_OF[kinds.sync_kind(conn)]
+        drive = _drive_of(kinds.sync_kind(conn))
         if conn.__class__ is kind:  # not a proxy, which may stand for something else the next time
             _DRIVES[kind] = drive
     return cast(T, drive(conn, program, args, kwargs))
@@ -122,10 +100,30 @@ async def arun(
     kind = type(conn)
     drive = _ADRIVES.get(kind)
     if drive is None:
-        drive = _ADRIVE_OF[kinds.async_kind(conn)]
+        drive = _adrive_of(kinds.async_kind(conn))
         if conn.__class__ is kind:  # as above
             _ADRIVES[kind] = drive
     return cast(T, await drive(conn, program, args, kwargs))
+
+
+def _drive_of(kind: str) -> _Drive:
+    drive = _DRIVE_OF.get(kind)
+    if drive is None:
+        load_sqlalchemy()
+        from leasequeue.db import core
+
+        drive = core.DRIVES[kind]
+    return drive
+
+
+def _adrive_of(kind: str) -> _Drive:
+    drive = _ADRIVE_OF.get(kind)
+    if drive is None:
+        load_sqlalchemy()
+        from leasequeue.db import core
+
+        drive = core.ADRIVES[kind]
+    return drive
 
 
 async def _adrive(program: Program[T], execute: Callable[[Statement, Params], Any]) -> T:
@@ -140,48 +138,6 @@ async def _adrive(program: Program[T], execute: Callable[[Statement, Params], An
                 statement, params = program.send(rows)
     except StopIteration as stop:
         return cast(T, stop.value)
-
-
-# SQLAlchemy. Async kinds run the same functions inside of run_sync: one greenlet for the whole program.
-
-
-def _on_connection(conn: Connection, program: Any, args: Any, kwargs: Any) -> Any:
-    def execute(statement: Statement, params: Params) -> Rows:
-        result = conn.execute(statement.core, params)
-        return cast(Rows, result.fetchall()) if result.returns_rows else []  # a Row is a tuple
-
-    return drive(program(_CoreTarget(conn), *args, **kwargs), execute)
-
-
-def _on_session(session: Session, program: Any, args: Any, kwargs: Any) -> Any:
-    # The connection on which the session would write. Asked for with an Update: each routing session sends
-    # that to the primary, also one after the recipe in SQLAlchemy's documentation, which forgets Insert. All
-    # statements of the program go there, the SELECTs too: a replica would answer them from the past.
-    try:
-        conn = session.connection(bind_arguments={"clause": _WRITE})
-    except UnboundExecutionError as error:
-        raise ConfigurationError(
-            "this Session has engines for some classes (binds=...) and none for the queue's tables: give it "
-            "a bind for everything else, or hand over session.connection(bind_arguments={'bind': engine}) "
-            "instead, which is part of the same transaction"
-        ) from error
-    return _on_connection(conn, program, args, kwargs)
-
-
-def _on_scoped(scoped: scoped_session[Any], program: Any, args: Any, kwargs: Any) -> Any:
-    return _on_session(scoped(), program, args, kwargs)
-
-
-async def _on_async_connection(conn: AsyncConnection, program: Any, args: Any, kwargs: Any) -> Any:
-    return await conn.run_sync(_on_connection, program, args, kwargs)
-
-
-async def _on_async_session(session: AsyncSession, program: Any, args: Any, kwargs: Any) -> Any:
-    return await session.run_sync(_on_session, program, args, kwargs)
-
-
-async def _on_async_scoped(scoped: async_scoped_session[Any], program: Any, args: Any, kwargs: Any) -> Any:
-    return await scoped().run_sync(_on_session, program, args, kwargs)
 
 
 # DBAPI cursors. Each is asked for plain tuples, whatever row factory the caller's connection has.
@@ -244,38 +200,14 @@ def _execute_on(cursor: Any) -> Callable[[Statement, Params], Rows]:
     return execute
 
 
-# A transaction of its own.
-
-
-def _on_own(own: Opens, program: Any, args: Any, kwargs: Any) -> Any:
-    with own.begin() as conn:
-        return _on_connection(conn, program, args, kwargs)
-
-
-async def _on_own_async(own: Opens, program: Any, args: Any, kwargs: Any) -> Any:
-    async with own.abegin() as conn:
-        return await conn.run_sync(_on_connection, program, args, kwargs)
-
-
-# Never executed: it only asks a session where it would write.
-_WRITE = update(table("leasequeue_job", column("state"))).values(state="r")
-
-_DRIVE_OF: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
-    "leasequeue.db.kinds.Opens": _on_own,
-    "sqlalchemy.Connection": _on_connection,
-    "sqlalchemy.orm.Session": _on_session,
-    "sqlalchemy.orm.scoped_session": _on_scoped,
+_DRIVE_OF: dict[str, _Drive] = {
     "psycopg.Connection": _on_psycopg,
     "psycopg2.extensions.connection": _on_psycopg2,
     kinds.DJANGO: _on_django,
 }
-_ADRIVE_OF: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
-    "leasequeue.db.kinds.Opens": _on_own_async,
-    "sqlalchemy.ext.asyncio.AsyncConnection": _on_async_connection,
-    "sqlalchemy.ext.asyncio.AsyncSession": _on_async_session,
-    "sqlalchemy.ext.asyncio.async_scoped_session": _on_async_scoped,
+_ADRIVE_OF: dict[str, _Drive] = {
     "psycopg.AsyncConnection": _on_psycopg_async,
 }
 # By class, so that the question what a connection is gets asked once.
-_DRIVES: dict[type, Callable[[Any, Any, Any, Any], Any]] = {}
-_ADRIVES: dict[type, Callable[[Any, Any, Any, Any], Any]] = {}
+_DRIVES: dict[type, _Drive] = {}
+_ADRIVES: dict[type, _Drive] = {}

@@ -68,7 +68,8 @@ class Target:
 
     def __init__(self, database: object) -> None:
         self.database = database
-        """Hashable; equal for connections of one database as far as can be told without asking it."""
+        """A tuple, a name, or an object that can be referred to weakly; equal for connections of one database, as far as can be
+        told without asking it."""
 
     def may_notify(self, channel: str, queue: str) -> bool:
         """Whether a NOTIFY for the queue belongs into this transaction; True also notes that it is in it."""

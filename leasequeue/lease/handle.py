@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
+from leasequeue.db.fence import fence_held
 from leasequeue.db.leases import clip
+from leasequeue.db.program import arun, run
 from leasequeue.errors import DatabaseUnavailable, LeaseLost, LeaseQueueError, LeaseRefused
 from leasequeue.lease.hold import Bid, Hold, Refused, boottime
 
@@ -114,9 +116,6 @@ class Lease:
             ConfigurationError: the transaction is REPEATABLE READ or SERIALIZABLE, there is none (autocommit), or ``conn`` is
                 not accepted.
         """
-        from leasequeue.db.fence import fence_held  # with SQLAlchemy, which a command that holds a lease never loads
-        from leasequeue.db.program import run
-
         self.check()
         try:
             run(conn, fence_held, self._keeper.schema, self.name, self.slot, self.term, str(self.hold.holder))
@@ -126,9 +125,6 @@ class Lease:
 
     async def afence(self, conn: AsyncConn, /) -> None:
         """The async twin of :meth:`fence`."""
-        from leasequeue.db.fence import fence_held  # as above
-        from leasequeue.db.program import arun
-
         self.check()
         try:
             await arun(conn, fence_held, self._keeper.schema, self.name, self.slot, self.term, str(self.hold.holder))

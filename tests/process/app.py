@@ -6,10 +6,9 @@ import asyncio
 import ctypes
 import os
 import signal
+import sys
 import time
 from pathlib import Path
-
-from sqlalchemy import text
 
 from leasequeue import JobInterrupted, LeaseQueue, current_job
 
@@ -18,11 +17,25 @@ lq = LeaseQueue()
 CREATE = (
     "CREATE TABLE IF NOT EXISTS effect (job bigint, attempt int, pid int, at timestamptz DEFAULT clock_timestamp())"
 )
+# As the driver takes it, without SQLAlchemy's text(): the tests start hundreds of workers, and most never need SQLAlchemy.
+_EFFECT = "INSERT INTO effect (job, attempt, pid) VALUES (%(j)s, %(a)s, %(p)s)"
 
 
 @lq.task(name="noop")
 def noop(i: int = 0) -> None:
     """Nothing."""
+
+
+@lq.task(name="loaded")
+def loaded() -> list[str]:
+    """What of these its process has imported."""
+    return sorted({"alembic", "click", "cronsim", "rich", "sqlalchemy"} & set(sys.modules))
+
+
+@lq.task(name="loaded_apart", executor="process")
+def loaded_apart() -> list[str]:
+    """The same of a child process."""
+    return loaded()
 
 
 @lq.task(name="anoop")
@@ -91,7 +104,7 @@ def effect() -> None:
     """Writes its effect and completes in one transaction."""
     ctx = current_job()
     with lq.begin() as conn:
-        conn.execute(text("INSERT INTO effect (job, attempt, pid) VALUES (:j, :a, :p)"), _who())
+        conn.exec_driver_sql(_EFFECT, _who())
         ctx.complete(conn)
 
 
@@ -100,7 +113,7 @@ def hold_complete(flag: str, seconds: float = 30.0) -> None:
     """Completes, says so, and keeps the transaction open until the flag file is there."""
     ctx = current_job()
     with lq.begin() as conn:
-        conn.execute(text("INSERT INTO effect (job, attempt, pid) VALUES (:j, :a, :p)"), _who())
+        conn.exec_driver_sql(_EFFECT, _who())
         ctx.complete(conn)
         Path(flag + ".held").touch()
         until = time.monotonic() + seconds
@@ -113,7 +126,7 @@ def stop_in_complete() -> None:
     """Stops its own process with the row locked."""
     ctx = current_job()
     with lq.begin() as conn:
-        conn.execute(text("INSERT INTO effect (job, attempt, pid) VALUES (:j, :a, :p)"), _who())
+        conn.exec_driver_sql(_EFFECT, _who())
         ctx.complete(conn)
         if ctx.attempt == 1:
             os.kill(os.getpid(), signal.SIGSTOP)
@@ -136,7 +149,7 @@ def _late_effect(flag: str) -> None:
         while not Path(flag).exists():
             time.sleep(0.01)
     with lq.begin() as conn:
-        conn.execute(text("INSERT INTO effect (job, attempt, pid) VALUES (:j, :a, :p)"), _who())
+        conn.exec_driver_sql(_EFFECT, _who())
         try:
             ctx.complete(conn)
         except Exception as error:
