@@ -7,12 +7,11 @@ import os
 import sys
 import time
 
-from sqlalchemy import text
-
 from leasequeue import LeaseLost, LeaseQueue
 from leasequeue.lease.hold import boottime
 
-WRITE = text("INSERT INTO written (term, pid) VALUES (:t, :p)")
+# As the driver takes it: text() would import SQLAlchemy in candidates that never write, too.
+WRITE = "INSERT INTO written (term, pid) VALUES (%(t)s, %(p)s)"
 
 
 def main(url: str, mode: str, ttl: float) -> None:
@@ -55,9 +54,7 @@ def main(url: str, mode: str, ttl: float) -> None:
                     lease.check()
                     with lq.begin() as conn:
                         lease.fence(conn)
-                        conn.execute(
-                            text("INSERT INTO written (term, pid) VALUES (:t, :p)"), {"t": lease.term, "p": os.getpid()}
-                        )
+                        conn.exec_driver_sql(WRITE, {"t": lease.term, "p": os.getpid()})
                 except LeaseLost as error:
                     say("refused", lease.term, type(error).__name__)
                     break

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import text
 from tenacity import RetryCallState, retry_if_exception_message, retry_if_exception_type, wait_fixed
 
 from leasequeue import Cancel, Fail, JobContext, JobInterrupted, JobTimeout, LeaseQueue, Retry, Snooze, current_job
@@ -194,8 +193,11 @@ def look(n: int = 0) -> dict[str, Any]:
 def pcomplete(then: str = "") -> None:
     ctx = current_job()
     with lq.begin() as conn:
-        conn.execute(text("INSERT INTO effect (job, attempt, pid) VALUES (:j, :a, :p)"),
-                     {"j": ctx.id, "a": ctx.attempt, "p": os.getpid()})  # fmt: skip
+        # As in tests/process/app.py, without SQLAlchemy's text().
+        conn.exec_driver_sql(
+            "INSERT INTO effect (job, attempt, pid) VALUES (%(j)s, %(a)s, %(p)s)",
+            {"j": ctx.id, "a": ctx.attempt, "p": os.getpid()},
+        )
         ctx.complete(conn, "by itself")
     if then == "die":
         os._exit(4)
