@@ -75,6 +75,7 @@ def test_a_killed_leader_is_followed_within_the_ttl(database: Database, candidat
     second = candidate(database.url)
     asked = "SELECT count(*) FROM leasequeue_lease_event WHERE event = 'refused'"
     until(lambda: database.scalar(asked) > 0, 10, "the second to stand")
+    until(lambda: database.scalar("SELECT count(*) FROM written") > 0, 10, "the first to write")
     first.process.kill()
     at = time.time()
     (line,) = until(lambda: second.said("leads"), 10)
@@ -82,6 +83,7 @@ def test_a_killed_leader_is_followed_within_the_ttl(database: Database, candidat
     print(f"led {took:.2f} s after the kill, with a ttl of {TTL:g} s ({database.via})")
     assert took < TTL + 1.0
     assert database.scalar("SELECT count(*) FROM leasequeue_lease_event WHERE event = 'taken over'") == 1
+    until(lambda: database.scalar("SELECT count(DISTINCT term) FROM written") == 2, 10, "the second to write")
     assert_ordered(database)
 
 

@@ -86,6 +86,15 @@ def spread(n: int) -> int:
     return n
 
 
+@lq.task(name="beside")
+def beside(flag: str) -> None:
+    """Ends a second after the completion of ``hold`` has begun."""
+    while not Path(flag + ".held").exists():
+        if current_job().cancelled.wait(0.01):
+            return
+    current_job().cancelled.wait(1.0)
+
+
 @lq.task(name="nap")
 def nap(seconds: float) -> Any:
     current_job().cancelled.wait(seconds)
