@@ -27,7 +27,7 @@ def fill(conn: ground.Connection, task: str, jobs: int) -> None:
     conn.execute("CHECKPOINT")
 
 
-START_SECONDS = 4.0
+START_SECONDS = 5.0
 """A worker with its spare process has started, and is at rest."""
 
 

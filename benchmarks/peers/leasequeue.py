@@ -20,7 +20,7 @@ from leasequeue.db.urls import Settings
 from leasequeue.ops.migrate import migrate
 
 START_SECONDS = 30.0
-REST_SECONDS = 2.0
+REST_SECONDS = 4.0
 """From when the processes have told the database of themselves until the spare one has started too, and all is at rest."""
 
 

@@ -41,6 +41,10 @@ _EXIT_OVERDUE = 3
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 
 SAME_SIGNAL_SECONDS = 1.0
+SPARE_AFTER_SECONDS = 2.0
+"""The processes that serve the queues are ready for so long before a spare is started: their first jobs have the cores for
+themselves. Suspects do not wait for it."""
+
 RESTART_MAX_SECONDS = 10.0
 STUCK_MAX_SECONDS = 600.0
 """How long leases are renewed for a process whose interpreter does not answer, where its jobs have no timeout."""
@@ -66,6 +70,7 @@ class Supervisor:
         self._deaths = 0
         self._status = 0
         self._ever_ready = False
+        self._spare_at = 0.0
         self._silence_said: dict[int, float] = {}
         self._wake_read, self._wake_write = os.pipe()
         for fd in (self._wake_read, self._wake_write):
@@ -133,7 +138,8 @@ class Supervisor:
             self._start(alone=False)
         # One spare once the application is known to load; more while more suspects wait than spares run them.
         waiting = min(self._options.processes, max(1, self._suspects))
-        if self._ever_ready and len(spares) < waiting:
+        due = self._suspects or time.monotonic() >= self._spare_at
+        if self._ever_ready and due and len(spares) < waiting:
             self._start(alone=True)
         if self._suspects:
             for child in spares:
@@ -177,6 +183,7 @@ class Supervisor:
             self._let_salvage_run()
             if not child.alone and not self._ever_ready:
                 self._ever_ready = True
+                self._spare_at = time.monotonic() + SPARE_AFTER_SECONDS
                 systemd.notify("READY=1")
                 if self._ticker is not None:
                     self._ticker.start()  # not before: the tables are there, and a worker knows the tasks

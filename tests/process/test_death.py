@@ -42,7 +42,7 @@ def advisory_locks(database: Database) -> int:
 
 def test_a_killed_process_costs_less_than_a_second(database: Database, worker: Start) -> None:
     """The quickest of three deaths: beside other tests on two cores, a process waits for a second now and then."""
-    started = worker(database, processes=2, ttl_seconds=20.0).started()
+    started = worker(database, processes=2, ttl_seconds=20.0).standing_by()
     took: list[float] = []
     while not took or (min(took) >= 1.0 and len(took) < 3):
         until(lambda: len(started.serving(database)) == 2, 10, "both to serve")
@@ -90,7 +90,7 @@ def test_a_killed_tree_costs_one_ttl(database: Database, worker: Start) -> None:
 
 
 def test_children_of_a_killed_supervisor_finish_and_end(database: Database, worker: Start, tmp_path: Path) -> None:
-    started = worker(database).started()
+    started = worker(database).standing_by()
     children = started.children()
     enqueue(database, "nap", json.dumps({"seconds": 1, "marks": str(tmp_path)}), 5)
     # Not by their rows: what is leased and has not begun goes back, and nobody is left to take it.
@@ -121,7 +121,7 @@ def test_the_late_completion_of_a_stopped_process_is_refused_and_said(database: 
 
 @pytest.mark.direct_only  # what is between the process and the server has no part in it
 def test_a_blocked_event_loop_loses_no_lease(database: Database, worker: Start) -> None:
-    started = worker(database, ttl_seconds=1.0, processes=1).started()
+    started = worker(database, ttl_seconds=1.0, processes=1).standing_by()
     watcher = worker(database, ttl_seconds=1.0).started()
     enqueue(database, "block_loop", '{"seconds": 3.2}', 2)
     until(lambda: database.scalar(FINISHED) == 2, 20)
@@ -144,7 +144,7 @@ def test_a_killer_takes_nobody_with_it(database: Database, worker: Start) -> Non
     enqueue(database, "nap", '{"seconds": 0.001}', 500)
     (killer,) = enqueue(database, "die")
     enqueue(database, "nap", '{"seconds": 0.001}', 500)
-    started = worker(database, processes=2, ttl_seconds=10.0).started()
+    started = worker(database, processes=2, ttl_seconds=10.0).standing_by()
     until(lambda: database.scalar("SELECT count(*) FROM leasequeue_finished") == 1001, 60)
     rows = database.execute("SELECT attempt, count(*) FROM leasequeue_finished WHERE id <> %s GROUP BY 1", (killer,))
     assert sum(count for _, count in rows) == 1000
@@ -159,7 +159,7 @@ def test_a_killer_takes_nobody_with_it(database: Database, worker: Start) -> Non
 
 def test_a_claim_in_flight_is_released_within_a_second_of_its_process(database: Database, worker: Start) -> None:
     """The process dies while its claim waits in the server; the claim commits after the first release."""
-    started = worker(database, ttl_seconds=30.0).started()
+    started = worker(database, ttl_seconds=30.0).standing_by()
     pid = until(lambda: started.serving(database), 5)[0]
     database.execute(
         "CREATE FUNCTION slow_term() RETURNS trigger LANGUAGE plpgsql AS "

@@ -138,7 +138,7 @@ def test_work_goes_on_within_a_second_of_the_return(
 
 @pytest.mark.direct_only  # it counts the worker's own connections
 def test_each_connection_is_terminated_in_turn(database: Database, worker: Start) -> None:
-    started = worker(database, processes=1, ttl_seconds=10.0).started()
+    started = worker(database, processes=1, ttl_seconds=10.0).standing_by()
     before = set(started.children())
     with load(database) as running:
         progress(database)

@@ -65,9 +65,14 @@ class Worker:
         return self._log.read_text()
 
     def started(self, seconds: float = 20.0) -> Worker:
-        """Wait until its processes serve and the spare has its application imported."""
+        """Wait until its processes serve."""
         wanted = self.options.processes
         until(lambda: self.log.count("started: database") >= wanted, seconds, "the worker to start")
+        return self
+
+    def standing_by(self, seconds: float = 20.0) -> Worker:
+        """Wait until its processes serve and the spare, which comes after them, has its application imported."""
+        self.started(seconds)
         until(lambda: "stands by to run suspects" in self.log, seconds, "the spare to stand by")
         return self
 
