@@ -117,7 +117,7 @@ def test_work_goes_on_within_a_second_of_the_return(
     how: str, own_server: Server, own_database: Database, worker: Start
 ) -> None:
     database = own_database
-    started = worker(database, processes=2, ttl_seconds=10.0).started()
+    started = worker(database, processes=2, ttl_seconds=10.0).standing_by()
     before = set(started.children())
     took = []
     with load(database) as running:
@@ -238,7 +238,7 @@ def test_a_silent_database(database: Database, worker: Start) -> None:
 
 @pytest.mark.direct_only  # a pooler's own server connections keep the old setting
 def test_a_read_only_database(database: Database, worker: Start) -> None:
-    started = worker(database, ttl_seconds=10.0).started()
+    started = worker(database, ttl_seconds=10.0).standing_by()
     before = set(started.children())
     with load(database) as running:
         progress(database)
