@@ -8,20 +8,24 @@ The rounds are interleaved; the figure is the ratio of the medians.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import statistics
+import subprocess
 import time
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 from benchmarks import ground
 from leasequeue.db.jobs import job_statements
 
 
-def fill(conn: ground.Connection, task: str, jobs: int) -> None:
+def fill(conn: ground.Connection, task: str, jobs: int, queue: str = "default") -> None:
     conn.execute("TRUNCATE leasequeue_job, leasequeue_finished")
     conn.execute(
-        "INSERT INTO leasequeue_job (task, args) SELECT %s, jsonb_build_object('i', i) FROM generate_series(1, %s) AS i",
-        (task, jobs),
+        "INSERT INTO leasequeue_job (queue, task, args) "
+        "SELECT %s, %s, jsonb_build_object('i', i) FROM generate_series(1, %s) AS i",
+        (queue, task, jobs),
     )
     conn.execute("VACUUM ANALYZE leasequeue_job")
     conn.execute("CHECKPOINT")
@@ -31,27 +35,38 @@ START_SECONDS = 5.0
 """A worker with its spare process has started, and is at rest."""
 
 
-def drained(url: str, jobs: int) -> float:
-    """Jobs per second of one worker process that has started: from the first end to the last, as the history tells them."""
-    with ground.connect(url) as conn:
-        conn.execute(_PAUSE)
-        with ground.worker(url, "--queues", "default=10"):
-            time.sleep(START_SECONDS)
-            conn.execute("UPDATE leasequeue_queue SET paused_at = NULL")
-            while conn.execute("SELECT FROM leasequeue_job LIMIT 1").fetchall():
-                time.sleep(0.25)  # a look costs the server what it takes from the worker
-            ((rate,),) = conn.execute(_RATE).fetchall()
+@contextlib.contextmanager
+def paused(conn: ground.Connection, url: str, *words: str, queue: str = "default") -> Iterator[subprocess.Popen[bytes]]:
+    """A worker that has started, is at rest, and takes no job before :func:`resumed`."""
+    conn.execute(_PAUSE, (queue,))
+    with ground.worker(url, "--queues", f"{queue}=10", *words) as process:
+        time.sleep(START_SECONDS)
+        yield process
+
+
+def resumed(conn: ground.Connection) -> None:
+    conn.execute("UPDATE leasequeue_queue SET paused_at = NULL")
+
+
+def drained(url: str, jobs: int, *words: str) -> float:
+    """Jobs per second of a worker that has started: from the first end to the last, as the history tells them."""
+    with ground.connect(url) as conn, paused(conn, url, *words):
+        resumed(conn)
+        while conn.execute("SELECT FROM leasequeue_job LIMIT 1").fetchall():
+            time.sleep(0.25)  # a look costs the server what it takes from the worker
+        ((rate,),) = conn.execute(_RATE).fetchall()
         return float(str(rate))
 
 
-_PAUSE = """INSERT INTO leasequeue_queue (name, paused_at) VALUES ('default', now())
+_PAUSE = """INSERT INTO leasequeue_queue (name, paused_at) VALUES (%s, now())
 ON CONFLICT (name) DO UPDATE SET paused_at = now()"""
 _RATE = "SELECT count(*) / extract(epoch FROM max(finished_at) - min(finished_at)) FROM leasequeue_finished"
 
 
-def bare(url: str, jobs: int, batch: int = 500) -> float:
+def bare(url: str, jobs: int, batch: int = 500, *, history: bool = True) -> float:
     """Jobs per second of the same claim and complete statements in a loop, without anything else."""
     sql = job_statements("public")
+    complete = (sql.complete if history else sql.complete_unkept).encode()
     me = uuid.uuid4()
     claim: dict[str, Any] = {
         "me": me, "ttl": 30.0, "queue": "default", "priorities": [0], "floor_ids": [0], "k": batch,
@@ -64,7 +79,7 @@ def bare(url: str, jobs: int, batch: int = 500) -> float:
             rows = conn.execute(sql.claim.encode(), claim | {"floors": [floor]}).fetchall()
             floor = min(float(str(row[7])) for row in rows)
             ids, terms = [row[0] for row in rows], [row[1] for row in rows]
-            done += len(conn.execute(sql.complete.encode(), {"ids": ids, "terms": terms, "me": me}).fetchall())
+            done += len(conn.execute(complete, {"ids": ids, "terms": terms, "me": me}).fetchall())
         return jobs / (time.perf_counter() - begun)
 
 
