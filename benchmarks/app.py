@@ -19,6 +19,11 @@ async def anoop(i: int = 0) -> None:
     """Nothing, on the loop."""
 
 
+@lq.task(name="text")
+def text(text: str) -> None:
+    """Nothing, with a longer argument."""
+
+
 @lq.task(name="stamp")
 def stamp() -> float:
     """When it was started, by this machine's clock."""
