@@ -200,6 +200,32 @@ def test_where_most_keys_give_nothing_more_are_taken_each_time(database: Databas
     assert turns > 5
 
 
+def test_keys_of_any_characters(database: Database, hand: Hands) -> None:
+    keys = [
+        "NULL",
+        "a,b",
+        "{a}",
+        'say "a"',
+        "back\\slash",
+        '\\"',
+        " ",
+        "ünï",
+        "\U0001f600",
+        "'; --",
+        "%(key)s",
+        "%",
+        "a:b",
+    ]
+    for key in keys:
+        put(database, key, 3, limit=1)
+    one = hand()
+    for _ in range(3):
+        jobs = one.gated_until(len(keys), k=50)
+        assert sorted(job.key for job in jobs) == sorted(keys)
+        assert one.complete(jobs) == len(keys)
+    until(lambda: one.gated() == [] and _wakes(database) == 0, 5)
+
+
 # Limits beside the jobs
 
 

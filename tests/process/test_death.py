@@ -57,6 +57,22 @@ def test_a_killed_process_costs_less_than_a_second(database: Database, worker: S
     assert min(took) < 1.0
 
 
+@pytest.mark.direct_only  # how the dead is found does not depend on the way
+def test_a_process_that_dies_before_there_is_a_spare_is_no_worse_than_one_that_starts(
+    database: Database, worker: Start
+) -> None:
+    enqueue(database, "nap", '{"seconds": 1}', 4)
+    started = worker(database, ttl_seconds=20.0)
+    until(lambda: database.scalar("SELECT count(*) FROM leasequeue_job WHERE state = 'l'") == 4, 20, "all to run")
+    assert "stands by" not in started.log
+    took = _death(database, started.serving(database)[0])
+    assert "stands by" in started.log
+    until(lambda: database.scalar(FINISHED) == 4, 20, "all to finish")
+    print(f"running again after {took:.3f} s")
+    assert database.execute("SELECT max(attempt) FROM leasequeue_finished") == [(2,)]
+    assert took < 5.0
+
+
 def _death(database: Database, victim: int) -> float:
     """Kill a process that runs jobs; the seconds until one of them runs again."""
     mine = "SELECT id FROM leasequeue_job WHERE state = 'l' AND holder BETWEEN %s AND %s"
