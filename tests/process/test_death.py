@@ -64,8 +64,9 @@ def test_a_process_that_dies_before_there_is_a_spare_is_no_worse_than_one_that_s
     enqueue(database, "nap", '{"seconds": 1}', 4)
     started = worker(database, ttl_seconds=20.0)
     until(lambda: database.scalar("SELECT count(*) FROM leasequeue_job WHERE state = 'l'") == 4, 20, "all to run")
+    (serving,) = until(lambda: started.serving(database), 5, "the row of the process")
     assert "stands by" not in started.log
-    took = _death(database, started.serving(database)[0])
+    took = _death(database, serving)
     assert "stands by" in started.log
     until(lambda: database.scalar(FINISHED) == 4, 20, "all to finish")
     print(f"running again after {took:.3f} s")
