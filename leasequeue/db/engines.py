@@ -24,6 +24,8 @@ class Source(Protocol):
     def settings(self) -> Settings: ...
 
 
+_ASYNCIO = "sqlalchemy.ext.asyncio"
+
 # No server-side prepared statements: behind a transaction pooler their names are looked up on another server.
 # The ping costs a round trip per checkout, and saves a failed enqueue after each restart of the server.
 _OPTIONS: dict[str, Any] = {"connect_args": {"prepare_threshold": None}, "pool_pre_ping": True}
@@ -57,7 +59,7 @@ class Engines:
             return self._sync
 
     def asynchronous(self) -> AsyncEngine:
-        load_sqlalchemy()
+        load_sqlalchemy(_ASYNCIO)
         from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
         given = self._source.engine()
@@ -74,10 +76,13 @@ class Engines:
 
     @staticmethod
     def _refuse_other(given: object) -> None:
+        if given is None:
+            return
+        load_sqlalchemy(_ASYNCIO)
         from sqlalchemy import Engine
         from sqlalchemy.ext.asyncio import AsyncEngine
 
-        if given is not None and not isinstance(given, Engine | AsyncEngine):
+        if not isinstance(given, Engine | AsyncEngine):
             raise ConfigurationError(
                 f"configure(engine=...) takes a SQLAlchemy Engine or AsyncEngine, not {type(given).__qualname__}"
             )

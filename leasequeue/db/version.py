@@ -13,7 +13,7 @@ PROBE = "SELECT obj_description(to_regclass(quote_ident(CAST(:schema AS text)) |
 """The comment, or NULL where there is no such table; ``:schema`` is the unquoted name."""
 
 LINK_PROBE = PROBE.replace(":schema", "%(schema)s")
-"""The same for ``Link.run``."""
+"""The same in psycopg's form."""
 
 _MARK = "leasequeue schema version "
 _COMMENT = re.compile(_MARK + r"(\d+)")
