@@ -135,8 +135,11 @@ _ADMIT_SUSPECT = f"""WITH under AS MATERIALIZED (
 {TAKE_SUSPECT} WHERE id = ANY(ARRAY(SELECT %(id)s::bigint WHERE NOT EXISTS (SELECT FROM under WHERE free <= 0))) AND state = 'q'
 {CLAIMED}"""
 
-# Keys whose jobs wait, have been due for a while, and that nothing will wake: no wake is there and nothing runs under them, in
-# the order of the index, from behind a place. They are woken; the first row says how far this has come (NULL: to the end).
+# Keys whose jobs wait, have been due for a while, and have no wake that is due soon, in the order of the index, from behind a
+# place. They are woken; the first row says how far this has come (NULL: to the end). Where something runs under the key, or a
+# rate may have put its wake off, that is most likely as it should be: such a key is woken now and then all the same, since a
+# look costs little, but nothing is said of it. A far wake alone says nothing: it may be another job's, of a clock that went
+# wrong, or of a job that somebody has moved.
 # Wakes have no index by key, and may be many or none whatever the statistics say: grouped, they are read once in any plan.
 _WAKE_UNWOKEN = """WITH RECURSIVE walk AS (
     SELECT first.*, 1 AS n FROM (
@@ -148,23 +151,32 @@ _WAKE_UNWOKEN = """WITH RECURSIVE walk AS (
         SELECT limit_key, queue FROM {s}.leasequeue_job
         WHERE state = 'g' AND (limit_key, queue) > (walk.key, walk.queue) ORDER BY limit_key, queue LIMIT 1
     ) AS next WHERE walk.n < %(look)s
-), idle AS MATERIALIZED (
+), waiting AS MATERIALIZED (
     SELECT key, queue FROM walk
     WHERE EXISTS (SELECT FROM {s}.leasequeue_job AS job WHERE job.limit_key = walk.key AND job.queue = walk.queue
             AND job.state = 'g' AND job.available_at < now() - %(seconds)s * interval '1 second')
-        AND NOT EXISTS (SELECT FROM {s}.leasequeue_job AS job WHERE job.limit_key = walk.key AND job.holder IS NOT NULL)
 ), unwoken AS MATERIALIZED (
     SELECT key, queue FROM (
-        SELECT key, queue, false AS wakes FROM idle UNION ALL
+        SELECT key, queue, false AS wakes FROM waiting UNION ALL
         SELECT key, queue, true FROM {s}.leasequeue_wake
-        WHERE key BETWEEN (SELECT min(key) FROM idle) AND (SELECT max(key) FROM idle)
+        WHERE key BETWEEN (SELECT min(key) FROM waiting) AND (SELECT max(key) FROM waiting)
+            AND due_at < now() + %(soon)s * interval '1 second'
     ) AS each GROUP BY key, queue HAVING NOT bool_or(wakes)
+), judged AS MATERIALIZED (
+    SELECT key, queue,
+        EXISTS (SELECT FROM {s}.leasequeue_job AS job WHERE job.limit_key = unwoken.key AND job.holder IS NOT NULL)
+        OR EXISTS (SELECT FROM {s}.leasequeue_job AS job WHERE job.state = 'q' AND job.limit_key = unwoken.key)
+        OR EXISTS (SELECT FROM {s}.leasequeue_admission AS one WHERE one.until > now()
+            AND (one.name IN (unwoken.key, 'queue:' || unwoken.queue) OR one.name LIKE 'task:%%')) AS busy
+    FROM unwoken
+), woken AS MATERIALIZED (
+    SELECT key, queue, busy FROM judged WHERE NOT busy OR random() < %(chance)s
 ), w AS (
-    INSERT INTO {s}.leasequeue_wake (queue, key, whole) SELECT queue, key, true FROM unwoken
+    INSERT INTO {s}.leasequeue_wake (queue, key, whole) SELECT queue, key, true FROM woken
 )
 SELECT max(key) FILTER (WHERE n = %(look)s), max(queue) FILTER (WHERE n = %(look)s) FROM walk
 UNION ALL
-SELECT key, queue FROM unwoken"""
+SELECT key, queue FROM woken WHERE NOT busy"""
 
 # Every rule, for a claimer that keeps them in mind for a second.
 _RULES = "SELECT name, declared, max_running, rate_max, rate_seconds FROM {s}.leasequeue_limit"

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from leasequeue.db.deadlines import cancel_asked, expire_waiting
-from leasequeue.db.ends import EndStatements
-from leasequeue.db.jobs import JobStatements
+from leasequeue.db.ends import EndStatements, end_statements
+from leasequeue.db.gates import gate_statements
+from leasequeue.db.jobs import JobStatements, job_statements
 from leasequeue.db.workers import PurgeStatement, WorkerStatements, purge_queue, purges
 from leasequeue.worker.bury import bury, end_joined
 
@@ -29,16 +30,21 @@ SWEEP_FAILED_SECONDS = 5.0
 SWEEP_GRACE_SECONDS = 3.0
 """How long a process that was cut off waits with its sweep: more than twice what another needs to connect and renew."""
 
-EXPIRY_MIN_SECONDS = 1.0
+EXPIRY_MIN_SECONDS = 2.0
 EXPIRY_BOUND_SECONDS = 2.0
 
 UNWOKEN_EVERY_SECONDS = 60.0
 UNWOKEN_AFTER_SECONDS = 10.0
+UNWOKEN_SOON_SECONDS = 60.0
+"""A wake within this time is waited for: the gate itself puts none off for longer, but for a rate."""
+
 UNWOKEN_LOOK = 2000
 """Keys that are looked at in one go; where there are more the next go comes ten times as soon, after a rest of UNWOKEN_SHARE
 times what it took."""
 
 UNWOKEN_SHARE = 100.0
+UNWOKEN_CHANCE = 0.05
+"""How many of those are woken in each go that most likely have to wait: for what runs under their key, or for their rate."""
 
 PURGE_EVERY_SECONDS = 60.0
 PURGE_BOUND_SECONDS = 2.0
@@ -120,27 +126,32 @@ class Expiry:
 class Unwoken:
     """Wakes keys whose jobs wait although nothing will wake them.
 
-    No statement of ours leaves one so. It takes a row that somebody has written or moved by hand, or a fault of ours, and
-    without this such a key would be silent for ever.
+    No statement of ours leaves one so. It takes a row that somebody has written or moved by hand, a clock that went back, or a
+    fault of ours, and without this such a key would be silent for long, or for ever.
     """
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._behind: tuple[str, str] = ("", "")
+        self._look = UNWOKEN_LOOK
         self._due = time.monotonic() + random.uniform(0.1, 1.0) * UNWOKEN_EVERY_SECONDS  # noqa: S311
 
     def __call__(self, link: Link) -> None:
         now = time.monotonic()
         if now < self._due:
             return
-        self._due = now + UNWOKEN_EVERY_SECONDS  # before, as in the sweep
+        # Before, as in the sweep: one that runs into its bound is tried with less.
+        self._due = now + UNWOKEN_EVERY_SECONDS
+        look, self._look = self._look, max(1, self._look // 2)
         params = {
-            "key": self._behind[0], "queue": self._behind[1], "look": UNWOKEN_LOOK, "seconds": UNWOKEN_AFTER_SECONDS,
+            "key": self._behind[0], "queue": self._behind[1], "look": look, "seconds": UNWOKEN_AFTER_SECONDS,
+            "soon": UNWOKEN_SOON_SECONDS, "chance": UNWOKEN_CHANCE,
         }  # fmt: skip
         (key, queue), *found = link.run(self._text, params, bound_seconds=PURGE_BOUND_SECONDS)
+        self._look = min(UNWOKEN_LOOK, 2 * look)
         self._behind = ("", "") if key is None else (key, queue)
-        if key is not None:
-            self._due = now + max(UNWOKEN_EVERY_SECONDS / 10, UNWOKEN_SHARE * (time.monotonic() - now))
+        every = UNWOKEN_EVERY_SECONDS if key is None else UNWOKEN_EVERY_SECONDS / 10
+        self._due = now + max(every, UNWOKEN_SHARE * (time.monotonic() - now))
         if found:
             log.warning(
                 "%d limit key(s) had jobs that were due and nothing that would have started them; they are woken now: %s",
@@ -234,3 +245,21 @@ class Purge:
             # A microsecond more, lest very many of one time hold it up.
             self._after[present] = 0.0 if is_end or last is None else max(last, self._after[present] + 1e-6)
         return gone
+
+
+def for_all(
+    schema: str, found: Callable[[], None], max_abandoned: int, retentions: dict[str, float]
+) -> list[Callable[[Link], None]]:
+    """What each process that serves queues does for all of them, so that nobody has to be elected for it.
+
+    Args:
+        found, max_abandoned: of :class:`Sweep`.
+        retentions: of :class:`Purge`.
+    """
+    ends = end_statements(schema)
+    return [
+        Sweep(job_statements(schema), ends, found, max_abandoned),
+        Expiry(schema, ends),
+        Unwoken(gate_statements(schema).wake_unwoken),
+        Purge(schema, retentions),
+    ]

@@ -33,7 +33,7 @@ from leasequeue.loop import Loop, Outage
 from leasequeue.schedule import deployed_at, to_json
 from leasequeue.worker import logs
 from leasequeue.worker.app import application
-from leasequeue.worker.chores import Expiry, Presence, Purge, Sweep, Unwoken
+from leasequeue.worker.chores import Presence, for_all
 from leasequeue.worker.claim import Claimer
 from leasequeue.worker.complete import Completer
 from leasequeue.worker.declare import declare_limits
@@ -151,12 +151,7 @@ class Process:
         self.completer.progress = progress = ProgressWriter(schema, self.hand)
         chores: list[Callable[[Link], None]] = [strays.release, self.wake_mode.prove, self._presence, progress]
         if not alone:
-            chores += [
-                Sweep(sql, ends, self.claimer.rescan, options.max_abandoned),
-                Expiry(schema, ends),
-                Unwoken(gate_statements(schema).wake_unwoken),
-                Purge(schema, lq.retentions()),
-            ]
+            chores += for_all(schema, self.claimer.rescan, options.max_abandoned, lq.retentions())
         self.renewer = Renewer(
             link("renewer", control), outage, sql, page, self.hand, self.executor, options.ttl_seconds,
             chores, self._presence.leave, hurrying=alone,

@@ -115,23 +115,32 @@ WITH RECURSIVE walk AS (
         SELECT limit_key, queue FROM "app".leasequeue_job
         WHERE state = 'g' AND (limit_key, queue) > (walk.key, walk.queue) ORDER BY limit_key, queue LIMIT 1
     ) AS next WHERE walk.n < %(look)s
-), idle AS MATERIALIZED (
+), waiting AS MATERIALIZED (
     SELECT key, queue FROM walk
     WHERE EXISTS (SELECT FROM "app".leasequeue_job AS job WHERE job.limit_key = walk.key AND job.queue = walk.queue
             AND job.state = 'g' AND job.available_at < now() - %(seconds)s * interval '1 second')
-        AND NOT EXISTS (SELECT FROM "app".leasequeue_job AS job WHERE job.limit_key = walk.key AND job.holder IS NOT NULL)
 ), unwoken AS MATERIALIZED (
     SELECT key, queue FROM (
-        SELECT key, queue, false AS wakes FROM idle UNION ALL
+        SELECT key, queue, false AS wakes FROM waiting UNION ALL
         SELECT key, queue, true FROM "app".leasequeue_wake
-        WHERE key BETWEEN (SELECT min(key) FROM idle) AND (SELECT max(key) FROM idle)
+        WHERE key BETWEEN (SELECT min(key) FROM waiting) AND (SELECT max(key) FROM waiting)
+            AND due_at < now() + %(soon)s * interval '1 second'
     ) AS each GROUP BY key, queue HAVING NOT bool_or(wakes)
+), judged AS MATERIALIZED (
+    SELECT key, queue,
+        EXISTS (SELECT FROM "app".leasequeue_job AS job WHERE job.limit_key = unwoken.key AND job.holder IS NOT NULL)
+        OR EXISTS (SELECT FROM "app".leasequeue_job AS job WHERE job.state = 'q' AND job.limit_key = unwoken.key)
+        OR EXISTS (SELECT FROM "app".leasequeue_admission AS one WHERE one.until > now()
+            AND (one.name IN (unwoken.key, 'queue:' || unwoken.queue) OR one.name LIKE 'task:%%')) AS busy
+    FROM unwoken
+), woken AS MATERIALIZED (
+    SELECT key, queue, busy FROM judged WHERE NOT busy OR random() < %(chance)s
 ), w AS (
-    INSERT INTO "app".leasequeue_wake (queue, key, whole) SELECT queue, key, true FROM unwoken
+    INSERT INTO "app".leasequeue_wake (queue, key, whole) SELECT queue, key, true FROM woken
 )
 SELECT max(key) FILTER (WHERE n = %(look)s), max(queue) FILTER (WHERE n = %(look)s) FROM walk
 UNION ALL
-SELECT key, queue FROM unwoken;
+SELECT key, queue FROM woken WHERE NOT busy;
 
 -- rules
 SELECT name, declared, max_running, rate_max, rate_seconds FROM "app".leasequeue_limit;
