@@ -185,12 +185,13 @@ class Gate:
             return [], False
         count, first_at, first_id, last_at = seen[0][3:7]
         lane.took(start, (first_at, first_id), (last_at, 0), count >= scan)
-        many_alike = count >= scan and len(seen) * 4 < count
+        # Where there was more to read and too few jobs came of it: it was of few keys, or others have their buckets just now.
+        too_few = count >= scan and len(rows) < k
         if len(rows) >= k:
             self._spare[queue] = SPARE_MIN
-        elif len(seen) >= most:
+        elif too_few or len(seen) >= most:
             self._spare[queue] = min(2 * self._spare[queue], SPARE_MAX)
-        self._scan[queue] = min(SCAN_MAX, scan * 4) if many_alike else max(0, scan // 2)
+        self._scan[queue] = min(SCAN_MAX, scan * 4) if too_few and len(seen) < most else max(0, scan // 2)
         if count < scan and len(rows) < k:
             self._due.discard(queue)
         self._used.add(queue)

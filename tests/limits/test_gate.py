@@ -176,6 +176,26 @@ def test_many_wakes_of_one_key_do_not_keep_another_waiting(database: Database, h
     assert took < 5.0
 
 
+@pytest.mark.parametrize("keys", [2, 4, 10])
+@pytest.mark.parametrize("k", [1, 10])
+def test_nor_do_those_of_a_few_keys(database: Database, hand: Hands, keys: int, k: int) -> None:
+    for key in range(keys):
+        put(database, f"busy{key}", 2, limit=1)
+    one = hand()
+    assert len(one.gated_until(keys, k=20)) == keys
+    one.nothing_for(0.2)
+    database.execute(
+        "INSERT INTO leasequeue_wake (queue, key) SELECT 'default', 'busy' || i %% %s FROM generate_series(1, 6000) AS i",
+        (keys,),
+    )
+    put(database, "other", 1)
+    turns = 1
+    while not (rows := one.gated(k=k)):
+        turns += 1
+    assert [job.key for job in rows] == ["other"]
+    assert turns <= 20
+
+
 def test_no_more_keys_are_taken_than_give_the_jobs_that_are_wanted(database: Database, hand: Hands) -> None:
     for key in range(60):
         put(database, f"k{key}", 1, limit=1)
