@@ -138,15 +138,16 @@ class Supervisor:
             self._start(alone=False)
         # One spare once the application is known to load; more while more suspects wait than spares run them.
         waiting = min(self._options.processes, max(1, self._suspects))
-        due = self._suspects or time.monotonic() >= self._spare_at
+        due = self._suspects > 0 or time.monotonic() >= self._spare_at
         if self._ever_ready and due and len(spares) < waiting:
             self._start(alone=True)
-        if self._suspects:
-            for child in spares:
-                if child.state == "loaded" and not child.summoned:
-                    child.summoned = True
-                    child.order("suspects")
-            self._suspects = 0
+        if not self._suspects:
+            return
+        for child in spares:
+            if child.state == "loaded" and not child.summoned:
+                child.summoned = True
+                child.order("suspects")
+                self._suspects = 0  # they are in mind until a spare is there that can be sent
 
     def _start(self, alone: bool) -> None:
         self._numbers += 1
