@@ -8,6 +8,7 @@ nothing has no need of them.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
@@ -29,6 +30,10 @@ always).
 """
 
 _UNDEFINED = ("42P01", "42703")  # table, column
+
+SOON_SECONDS = 1.5
+"""What becomes due within this time is announced like what is due now: a worker that has nothing to do and listens for
+notifications looks ahead no further."""
 
 _PROBE = Statement(version.LINK_PROBE)
 
@@ -72,7 +77,7 @@ def enqueue_one(target: Target, schema: str, job: NewJob, checked: Checked) -> P
     if target.database not in checked:
         yield from check_version(target, schema, checked)
     scheduled = job.run_at is not None or job.delay_seconds > 0
-    notifies = not scheduled and target.may_notify(channel(schema), job.queue)
+    notifies = _is_soon(job) and target.may_notify(channel(schema), job.queue)
     statement, params = insert.insert_one(schema, job, scheduled, notifies)
     try:
         if job.unique_key is None:
@@ -129,10 +134,20 @@ def note_lanes(schema: str, jobs: Sequence[NewJob]) -> Program[None]:
         yield insert.lanes(schema), {"p_queue": list(queues), "p_priority": list(priorities)}
 
 
+def _is_soon(job: NewJob) -> bool:
+    # By our own clock, which may be wrong: an announcement is a hint.
+    if job.run_at is not None:
+        return (job.run_at - dt.datetime.now(job.run_at.tzinfo)).total_seconds() < SOON_SECONDS
+    return job.delay_seconds < SOON_SECONDS
+
+
 def announce(target: Target, schema: str, jobs: Sequence[NewJob]) -> Program[None]:
-    """Notify for the queues of those that are due now."""
-    now_due = {job.queue for job in jobs if job.run_at is None and not job.delay_seconds > 0}
-    wake = [queue for queue in sorted(now_due) if target.may_notify(channel(schema), queue)]
+    """Notify for the queues of those that are due now or soon."""
+    wake = [
+        queue
+        for queue in sorted({job.queue for job in jobs if _is_soon(job)})
+        if target.may_notify(channel(schema), queue)
+    ]
     if wake:
         load_sqlalchemy()
         from leasequeue.db import insert

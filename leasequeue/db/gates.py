@@ -50,17 +50,10 @@ from leasequeue.db import admission, admission_under
 from leasequeue.db.admission_under import LEFT, RUNNING, SPENT
 from leasequeue.db.jobs import CLAIMED, SUSPECT_NOW, TAKE_SUSPECT
 from leasequeue.db.names import fill
+from leasequeue.db.peek import PEEK_WAKES
+
 
 # Which queues have a wake that is due: one look for all of them.
-_PEEK_WAKES = """SELECT lane.queue
-FROM unnest(%(queues)s::text[], %(floors)s::float8[], %(floor_ids)s::bigint[]) AS lane (queue, floor_at, floor_id)
-WHERE EXISTS (
-    SELECT FROM {s}.leasequeue_wake AS wake
-    WHERE wake.queue = lane.queue AND wake.due_at <= now()
-      AND (wake.due_at, wake.id) >= (to_timestamp(lane.floor_at), lane.floor_id)
-    ORDER BY wake.due_at, wake.id LIMIT 1)"""
-
-
 # What is read once is looked up by IN ... IS TRUE, in a hash table, and never joined: how many wakes are due is not in the
 # statistics, and where the planner thinks that there is one, a join compares each with each (600 wakes: 160 ms instead of 8).
 def _take_wakes(buckets: str) -> str:
@@ -215,7 +208,7 @@ def gate_statements(schema: str) -> GateStatements:
 def statements(schema: str) -> dict[str, str]:
     """Name and text of each of those that stand here."""
     texts = {
-        "peek_wakes": _PEEK_WAKES, "take_wakes": _TAKE_WAKES, "take_wakes_under": _TAKE_WAKES_UNDER,
+        "peek_wakes": PEEK_WAKES, "take_wakes": _TAKE_WAKES, "take_wakes_under": _TAKE_WAKES_UNDER,
         "take_suspect": _TAKE_SUSPECT, "admit_suspect": _ADMIT_SUSPECT, "wake_unwoken": _WAKE_UNWOKEN, "rules": _RULES,
         "fill_buckets": _FILL_BUCKETS,
     }  # fmt: skip

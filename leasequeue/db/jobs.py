@@ -29,6 +29,7 @@ from functools import cache
 from typing import NamedTuple
 
 from leasequeue.db.names import fill
+from leasequeue.db.peek import PEEK
 
 FENCE = (
     "id = ANY(%(ids)s::bigint[]) AND state = 'l' AND holder = %(me)s "
@@ -86,36 +87,26 @@ WHERE id = ANY(ARRAY(
     ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED))
 {CLAIMED}"""
 
-# Which of many queues have something for us: one round trip for an idle worker.
-_PEEK = """SELECT DISTINCT lane.queue
-FROM unnest(%(queues)s::text[], %(priorities)s::smallint[], %(floors)s::float8[], %(floor_ids)s::bigint[])
-    AS lane (queue, priority, floor_at, floor_id)
-WHERE EXISTS (
-    SELECT FROM {s}.leasequeue_job AS job
-    WHERE job.queue = lane.queue AND job.priority = lane.priority AND job.state = 'r' AND job.available_at <= now()
-      AND (job.available_at, job.id) >= (to_timestamp(lane.floor_at), lane.floor_id)
-    ORDER BY job.available_at, job.id LIMIT 1)"""
+_PEEK = PEEK
 
-_LANES = (
-    """SELECT queue, priority FROM {s}.leasequeue_lane WHERE queue = ANY(%(queues)s::text[]) GROUP BY queue, priority"""
-)
-
-# Priorities that plain SQL wrote are found by asking for each of the 201, within a window of availability: never a
-# walk over the dead entries of a whole priority.
-_PROBE_LANES = """SELECT q.queue, p.priority
-FROM unnest(%(queues)s::text[]) AS q (queue)
-CROSS JOIN generate_series(-100, 100) AS p (priority)
-WHERE EXISTS (
-    SELECT FROM {s}.leasequeue_job AS job
-    WHERE job.queue = q.queue AND job.priority = p.priority AND job.state = 'r' AND job.available_at <= now()
-      AND job.available_at >= coalesce(now() - %(window)s::float8 * interval '1 second', '-infinity'::timestamptz)
-    ORDER BY job.available_at, job.id LIMIT 1)"""
-
-# With the database's clock: what an empty scan that begins later has not seen is not older than that.
-_PAUSED = """SELECT extract(epoch FROM now())::float8, ARRAY(
+# The database's clock (what an empty scan that begins later has not seen is not older than that), the queues that are paused,
+# and the priorities in use. Those that plain SQL wrote are found by asking for each of the 201, within a window of
+# availability: never a walk over the dead entries of a whole priority.
+_LANES = """SELECT extract(epoch FROM now())::float8, ARRAY(
     SELECT name FROM {s}.leasequeue_queue
     WHERE name = ANY(%(queues)s::text[]) AND paused_at IS NOT NULL AND (resume_at IS NULL OR resume_at > now())
-)"""
+), coalesce(array_agg(queue), '{{}}'), coalesce(array_agg(priority), '{{}}') FROM (
+    SELECT queue, priority FROM {s}.leasequeue_lane WHERE queue = ANY(%(queues)s::text[])
+    UNION
+    SELECT q.queue, p.priority::smallint
+    FROM unnest(%(queues)s::text[]) AS q (queue)
+    CROSS JOIN generate_series(-100, 100) AS p (priority)
+    WHERE %(probes)s::boolean AND EXISTS (
+        SELECT FROM {s}.leasequeue_job AS job
+        WHERE job.queue = q.queue AND job.priority = p.priority AND job.state = 'r' AND job.available_at <= now()
+          AND job.available_at >= coalesce(now() - %(window)s::float8 * interval '1 second', '-infinity'::timestamptz)
+        ORDER BY job.available_at, job.id LIMIT 1)
+) AS lane"""
 
 LOCKED = f"""WITH k AS MATERIALIZED (
     SELECT id FROM {{s}}.leasequeue_job WHERE {FENCE} ORDER BY id FOR UPDATE SKIP LOCKED
@@ -353,6 +344,7 @@ _RELEASE_STRAYS = f"""WITH k AS MATERIALIZED (
 ), {wake("u")}
 SELECT id FROM u"""
 
+# With a row of NULLs where suspects wait for their burial: who does both asks once.
 _SWEEP = f"""WITH u AS (
     UPDATE {{s}}.leasequeue_job SET state = CASE WHEN abandoned >= 1 THEN 'q' ELSE {_WAITS} END,
         holder = NULL, expires_at = NULL, abandoned = abandoned + 1,
@@ -362,7 +354,9 @@ _SWEEP = f"""WITH u AS (
         ORDER BY id LIMIT 500 FOR UPDATE SKIP LOCKED))
     RETURNING id, task, queue, abandoned, state, limit_key
 ), {wake("u")}
-SELECT id, task, queue, abandoned, state::text FROM u"""
+SELECT id, task, queue, abandoned, state::text FROM u
+UNION ALL (SELECT NULL, NULL, NULL, NULL, NULL FROM {{s}}.leasequeue_job
+    WHERE state = 'q' AND abandoned >= %(max_abandoned)s LIMIT 1)"""
 
 # A process died. What had started there is suspect; what had not goes back as if never claimed, five times at most.
 # All holders of a process share their first twelve bytes, so a range names them.
@@ -428,8 +422,6 @@ class JobStatements(NamedTuple):
     claim_suspect: str
     peek: str
     lanes: str
-    probe_lanes: str
-    paused: str
     complete: str
     complete_with_results: str
     complete_unkept: str

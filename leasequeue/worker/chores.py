@@ -80,7 +80,8 @@ class Sweep:
                 # After an outage everybody's leases may have expired, and others need a moment to be back and renew theirs.
                 self._due = started + SWEEP_GRACE_SECONDS
                 return
-        rows = link.run(self._sql.sweep)
+        found = link.run(self._sql.sweep, {"max_abandoned": self._max_abandoned})
+        rows = [row for row in found if row[0] is not None]
         if rows:
             for id, task, queue, abandoned, state in rows:
                 log.warning(
@@ -88,7 +89,8 @@ class Sweep:
                     id, task, queue, "to be run alone" if state == "q" else "ready again", abandoned,
                 )  # fmt: skip
             self._found()
-        bury(link, self._sql, self._ends, self._max_abandoned)
+        if len(rows) < len(found) or any(row[4] == "q" for row in rows):
+            bury(link, self._sql, self._ends, self._max_abandoned)
         took = time.monotonic() - started
         # Not all processes at the same moment.
         self._due = started + max(SWEEP_MIN_SECONDS * random.uniform(0.7, 1.0), SWEEP_SHARE * took)  # noqa: S311

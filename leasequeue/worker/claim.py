@@ -1,11 +1,12 @@
 """The claimer: takes leases on ready jobs, no more than will start soon, best priority first.
 
-It polls, 20 ms after the last job and up to 100 ms apart when idle; a notification, where one can arrive, only ends such
-a pause early. Nothing depends on it.
+It polls, 20 ms after the last job and up to 100 ms apart when idle, up to a second where notifications are proven to arrive. A
+notification only ends such a pause early; nothing depends on it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -20,6 +21,7 @@ from leasequeue.worker.gate import GATE_MAX, Gate
 from leasequeue.worker.hand import Claimed, Ended, Hand, Holder, Outcome, Slots
 from leasequeue.worker.lanes import Lanes, of_lane
 from leasequeue.worker.relay import FEW_PER_SECOND
+from leasequeue.worker.rest import Rest
 
 if TYPE_CHECKING:
     import uuid
@@ -33,8 +35,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("leasequeue.worker")
 
-POLL_MIN_SECONDS = 0.020
-POLL_MAX_SECONDS = 0.100
 LANES_EVERY_SECONDS = 1.0
 STALE_SECONDS = 0.250
 """What has waited this long for a slot goes back untouched, so that another worker may have it."""
@@ -50,6 +50,7 @@ class Claimer(Loop):
         wake_mode: proves and listens for notifications on this loop's connection.
         gate: claims the jobs that are under a limit.
         relay: ends that are written here, with the claim of the next job of their key.
+        idle: the statement by which it looks around while there is nothing to do.
 
     ``claims`` and ``claim_seconds`` count the claim statements and the time that they took; not those that came with an end.
     """
@@ -70,6 +71,7 @@ class Claimer(Loop):
         wake_mode: WakeMode,
         gate: Gate,
         relay: Relay,
+        idle: str,
         ttl_seconds: float,
     ) -> None:
         super().__init__("claimer", link, outage)
@@ -93,7 +95,8 @@ class Claimer(Loop):
         self._ttl_seconds = ttl_seconds
         self._lanes = Lanes(sql, [each.name for each in slots])
         self._lanes_due = 0.0
-        self._poll_seconds = POLL_MIN_SECONDS
+        self._rules_due = False
+        self._rest = Rest(idle, self._lanes, gate)
         self.claims = 0
         self.claim_seconds = 0.0
         self._wake_read, self._wake_write = os.pipe()
@@ -128,13 +131,15 @@ class Claimer(Loop):
     def pause(self, seconds: float) -> None:
         self._hand_out()
         if self.link.connected:
-            self._wake_mode.wait(self.link, seconds, self._wake_read)
+            heard = self._wake_mode.wait(self.link, seconds, self._wake_read)
         else:
+            heard = False
             readable([self._wake_read], seconds)
-        try:
-            os.read(self._wake_read, 4096)
-        except BlockingIOError:
-            return
+        with contextlib.suppress(BlockingIOError):
+            heard = bool(os.read(self._wake_read, 4096)) or heard
+        if heard:
+            # Others may have been quiet because of this one: what they brought is found by a poll.
+            self._rest.over()
 
     # The turn
 
@@ -165,8 +170,10 @@ class Claimer(Loop):
         self._wake_mode.take(self.link)
         if now >= self._lanes_due:
             self._lanes.read(self._ask, now)
-            self._gate.read_rules(self.link)
+            self._rules_due = True
             self._lanes_due = now + LANES_EVERY_SECONDS
+        if not self._resting():
+            self._read_rules()
         self._give_back_stale(now)
         for slots in self._slots:
             slots.measure(now)
@@ -178,7 +185,7 @@ class Claimer(Loop):
         self._page.stamp("claim_ok")
         self._page.rest("claim_turn")
         if got:
-            self._poll_seconds = POLL_MIN_SECONDS
+            self._rest.over()
             if any(slots.room() for slots in self._slots):
                 return
             self.pause(self._busy_pause())
@@ -186,8 +193,17 @@ class Claimer(Loop):
         if all(slots.room() == 0 for slots in self._slots):
             self.pause(self._busy_pause())
             return
-        self.pause(self._poll_seconds)
-        self._poll_seconds = min(POLL_MAX_SECONDS, self._poll_seconds * 1.25)
+        self.pause(self._rest.seconds(self._wake_mode.arrives))
+
+    def _resting(self) -> bool:
+        """Whether there was nothing to do for a while, and nobody has said that there is: it looks before it claims."""
+        return self._rest.is_long and not self._freed and not self._relay
+
+    def _read_rules(self) -> None:
+        """Read the limits, if that is due. Who rests has no need of them."""
+        if self._rules_due:
+            self._gate.read_rules(self.link)
+            self._rules_due = False
 
     def _busy_pause(self) -> float:
         """While every slot is taken: until one is likely to be free."""
@@ -197,6 +213,10 @@ class Claimer(Loop):
         """Fill the free slots of every queue; the jobs got."""
         roomy = [s for s in self._slots if s.name not in self._lanes.paused and s.room() > 0]
         names = [slots.name for slots in roomy]
+        if self._resting():
+            if self._rest.is_quiet(self._ask, names, now):
+                return 0
+            self._read_rules()
         # A look at the gates comes last, where ready jobs have left room, so that it delays none; and now and then first, or
         # when there may be something.
         gates: set[str] = set()

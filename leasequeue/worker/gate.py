@@ -100,6 +100,10 @@ class Gate:
         for lane in list(self._lanes.values()):
             lane.rescan()
 
+    def look_from(self, queues: Iterable[str], now: float) -> list[tuple[Lane, tuple[float, int]]]:
+        """The wakes of some queues, and where a look at each begins."""
+        return [(lane, lane.start(now)) for lane in map(self._lanes.__getitem__, queues)]
+
     def due(self, run: Execute, queues: list[str], now: float, database_now: float, hurried: bool) -> set[str]:
         """Which of the queues have a wake that is due.
 

@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leasequeue.worker.ready import Ready
@@ -204,15 +205,22 @@ def holder_range(prefix: bytes) -> tuple[uuid.UUID, uuid.UUID]:
 
 
 class Hand:
-    """All jobs that this process holds: claimed, and not yet acknowledged as ended. Thread-safe."""
+    """All jobs that this process holds: claimed, and not yet acknowledged as ended. Thread-safe.
+
+    ``filled`` is called once, when the next jobs come in; None: nobody waits for that.
+    """
 
     def __init__(self) -> None:
         self._jobs: set[Claimed] = set()
         self._lock = threading.Lock()
+        self.filled: Callable[[], None] | None = None
 
     def add(self, jobs: list[Claimed]) -> None:
         with self._lock:
             self._jobs.update(jobs)
+            filled, self.filled = self.filled, None
+        if filled is not None:
+            filled()
 
     def drop(self, jobs: list[Claimed]) -> None:
         with self._lock:

@@ -54,24 +54,22 @@ class Lanes:
 
     def read(self, run: Execute, now: float) -> None:
         """Which priorities are in use, which queues are paused, and what time it is there."""
-        names = list(self._lanes)
-        for queue, priority in run(self._sql.lanes, {"queues": names}):
-            self._add(queue, priority, now)
-        # The first time without a window, then along the ladder's rungs.
+        # Priorities that plain SQL wrote: the first time without a window, then along the ladder's rungs.
         depth = self._probe.depth(now) if self._probed else float("inf")
         self._probed = True
         self._probe.scanned(now, depth)
-        if depth:
-            window = None if depth == float("inf") else depth
-            for queue, priority in run(self._sql.probe_lanes, {"queues": names, "window": window}):
-                self._add(queue, priority, now)
-        self.database_now, paused = run(self._sql.paused, {"queues": names})[0]
+        window = None if depth == float("inf") else depth
+        params = {"queues": list(self._lanes), "probes": depth > 0, "window": window}
+        ((self.database_now, paused, queues, priorities),) = run(self._sql.lanes, params)
+        for queue, priority in zip(queues, priorities, strict=True):
+            if priority not in self._lanes[queue]:
+                self._lanes[queue][priority] = Lane(queue, priority, Ladder(now))
         self.database_read = now
         self.paused = set(paused)
 
-    def _add(self, queue: str, priority: int, now: float) -> None:
-        if priority not in self._lanes[queue]:
-            self._lanes[queue][priority] = Lane(queue, priority, Ladder(now))
+    def look_from(self, queues: Iterable[str], now: float) -> list[tuple[Lane, tuple[float, int]]]:
+        """The lanes of some queues, and where a look at each begins."""
+        return [(lane, lane.start(now)) for name in queues for lane in self._lanes[name].values()]
 
     def with_ready(self, run: Execute, lanes: Sequence[Lane], now: float) -> set[str]:
         """The queues of those lanes that have a ready job: one look for all."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -16,6 +17,9 @@ class Pipe:
         self._orders_fd = orders_fd
         self._events_fd = events_fd
         self._rest = b""
+        self._wake_read, self._wake_write = os.pipe()
+        for fd in (self._wake_read, self._wake_write):
+            os.set_blocking(fd, False)
         self._unread: list[dict[str, Any]] = []
         self.closed = False
 
@@ -26,16 +30,23 @@ class Pipe:
         except BrokenPipeError:
             self.closed = True
 
+    def wake(self) -> None:
+        """End the wait of :meth:`orders`. Any thread."""
+        with contextlib.suppress(BlockingIOError):  # it is full of wake-ups already
+            os.write(self._wake_write, b"w")
+
     def orders(self, timeout_seconds: float) -> list[dict[str, Any]]:
-        """The orders that came, waiting at most so long for the first."""
+        """The orders that came, waiting at most so long for the first, or until :meth:`wake`."""
         if self._unread:
             unread, self._unread = self._unread, []
             return unread
         if self.closed:
             time.sleep(timeout_seconds)
             return []
-        ready, _, _ = select.select([self._orders_fd], [], [], timeout_seconds)
-        if not ready:
+        ready, _, _ = select.select([self._orders_fd, self._wake_read], [], [], timeout_seconds)
+        if self._wake_read in ready:
+            os.read(self._wake_read, 4096)
+        if self._orders_fd not in ready:
             return []
         piece = os.read(self._orders_fd, 65536)
         if not piece:

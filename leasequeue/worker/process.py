@@ -21,6 +21,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from leasequeue.db import peek
 from leasequeue.db.connect import Link, Watchdog
 from leasequeue.db.ends import end_statements
 from leasequeue.db.gates import gate_statements
@@ -62,6 +63,10 @@ EXIT_OVERDUE = 3
 EXIT_CONFIGURATION = 78
 
 BEAT_SECONDS = 0.25
+REST_BEAT_SECONDS = 0.6
+"""While nothing is in hand, and for a second nothing was: less than the supervisor takes for silence."""
+
+SPARE_BEAT_SECONDS = 2.0
 STATEMENT_BOUND_SECONDS = 5.0
 DEFAULT_SLOTS = 10
 GC_THRESHOLD = 5000
@@ -100,6 +105,7 @@ class Process:
             return Link(where, application_name=f"leasequeue {part}", watchdog=watchdog, bound_seconds=bound)
 
         self.hand = Hand()
+        self._rested = 0
         outage = Outage()
         queues = queues_of(lq, options)
         # Suspects come from any queue, one at a time: one slot serves them all.
@@ -128,7 +134,8 @@ class Process:
         else:
             self.claimer = Claimer(
                 link("claimer"), outage, sql, page, self.hand, holder, self.slots, self.executor,
-                lq.registry.get, self.completer.finish, strays, self.wake_mode, self._gate(queues), relay, options.ttl_seconds,
+                lq.registry.get, self.completer.finish, strays, self.wake_mode, self._gate(queues), relay,
+                peek.statements(schema)["idle"], options.ttl_seconds,
             )  # fmt: skip
             self.completer.freed = self.claimer.freed
             self.completer.released = self.claimer.released
@@ -235,6 +242,21 @@ class Process:
         for slots in self.slots:
             slots.ready.nudge(now)
 
+    def seconds_to_beat(self, wake: Callable[[], None]) -> float:
+        """Until the next beat.
+
+        Args:
+            wake: called when something comes into the hand in a long pause: its timeout, too, is looked after here.
+        """
+        if len(self.hand):
+            self._rested = 0
+        else:
+            self._rested += 1
+        if self._rested * BEAT_SECONDS < 1.0:
+            return BEAT_SECONDS
+        self.hand.filled = wake
+        return REST_BEAT_SECONDS
+
     def end(self, timeout_seconds: float, keep_beating: Callable[[float], bool], orphaned: Callable[[], bool]) -> int:
         """End in good order.
 
@@ -336,7 +358,7 @@ def run(pipe: Pipe, page: Page) -> int:
     alone = bool(birth["alone"])
     while alone:  # a spare: everything is imported, nothing is connected, until it is needed
         page.stamp("beat")
-        orders = {order["order"] for order in pipe.orders(BEAT_SECONDS)}
+        orders = {order["order"] for order in pipe.orders(SPARE_BEAT_SECONDS)}
         if pipe.closed or orders & {"stop", "now"}:
             return EXIT_CLEAN
         if "suspects" in orders:
@@ -370,7 +392,7 @@ def _obey(process: Process, pipe: Pipe, options: WorkerOptions) -> int:
 
     while True:
         process.beat()
-        for order in pipe.orders(BEAT_SECONDS):
+        for order in pipe.orders(process.seconds_to_beat(pipe.wake)):
             kind = order["order"]
             if kind == "stop":
                 return process.end(float(order["timeout_seconds"]), keep_beating, lambda: pipe.closed)

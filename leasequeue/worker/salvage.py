@@ -34,7 +34,7 @@ OVERDUE_SECONDS = 1.0
 """The same for one that ended in order but for its handlers: no claim was on its way, only the application's own
 transactions have to break off."""
 
-SUSPECTS_EVERY_SECONDS = 1.0
+SUSPECTS_EVERY_SECONDS = 2.0
 
 
 @dataclass(slots=True)
@@ -122,7 +122,7 @@ class Salvage(Loop):
         if now >= self._suspects_due and not self.stopping:
             self._suspects_due = now + SUSPECTS_EVERY_SECONDS
             self._look_for_suspects()
-        self.pause(AGAIN_SECONDS if dead else 0.25)
+        self.pause(AGAIN_SECONDS if dead else max(0.0, self._suspects_due - time.monotonic()))
 
     def _release(self, dead: Dead) -> None:
         first, last = holder_range(dead.prefix)

@@ -42,8 +42,12 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 
 SAME_SIGNAL_SECONDS = 1.0
 SPARE_AFTER_SECONDS = 2.0
-"""The processes that serve the queues are ready for so long before a spare is started: their first jobs have the cores for
-themselves. Suspects do not wait for it."""
+"""The first of the processes that serve the queues is ready for so long before a spare is started: their first jobs have the
+cores for themselves. Suspects do not wait for it."""
+
+LOOK_MAX_SECONDS = 1.0
+"""How often it looks whether a process is silent, and twelve times in a ttl at least. Deaths, signals and what a process says
+wake it at once."""
 
 RESTART_MAX_SECONDS = 10.0
 STUCK_MAX_SECONDS = 600.0
@@ -86,7 +90,7 @@ class Supervisor:
         try:
             while not self._over():
                 self._start_missing()
-                self._listen(0.1)
+                self._listen(self._until_look())
                 self._reap()
                 self._watch()
                 self._pass_on()
@@ -159,6 +163,12 @@ class Supervisor:
             self._start_at = time.monotonic() + RESTART_MAX_SECONDS
             return
         self._children[child.pid] = child
+
+    def _until_look(self) -> float:
+        """Seconds until it has to look again by itself."""
+        now = time.monotonic()
+        dates = [at for at in (self._start_at, self._spare_at, self._kill_at) if at > now]
+        return min([LOOK_MAX_SECONDS, self._options.ttl_seconds / 12, *(at - now for at in dates)])
 
     def _listen(self, seconds: float) -> None:
         by_fd = {child.events: child for child in self._children.values()}

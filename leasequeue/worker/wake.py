@@ -82,16 +82,23 @@ class WakeMode:
             self._listening = True
             self._token = None
 
-    def wait(self, link: Link, seconds: float, wake_fd: int) -> None:
-        """Wait that long, or until a notification comes or ``wake_fd`` becomes readable."""
+    @property
+    def arrives(self) -> bool:
+        """Whether a notification would end a pause of the claimer, as the last proof says."""
+        return self._listening and self._proven is True
+
+    def wait(self, link: Link, seconds: float, wake_fd: int) -> bool:
+        """Wait that long, or until a notification comes or ``wake_fd`` becomes readable; whether a notification came."""
         if not self._listening:
             readable([wake_fd], seconds)
-            return
+            return False
         until = time.monotonic() + seconds
         while True:
             payloads = link.notifications(max(0.0, until - time.monotonic()), wake_fd)
-            if not payloads or self._is_for_claimer(payloads):
-                return
+            if not payloads:
+                return False
+            if self._is_for_claimer(payloads):
+                return True
 
     def take(self, link: Link) -> None:
         """Take the notifications that came meanwhile, without waiting: a claimer that finds work never waits."""

@@ -34,23 +34,21 @@ WHERE EXISTS (
     ORDER BY job.available_at, job.id LIMIT 1);
 
 -- lanes
-SELECT queue, priority FROM "app".leasequeue_lane WHERE queue = ANY(%(queues)s::text[]) GROUP BY queue, priority;
-
--- probe_lanes
-SELECT q.queue, p.priority
-FROM unnest(%(queues)s::text[]) AS q (queue)
-CROSS JOIN generate_series(-100, 100) AS p (priority)
-WHERE EXISTS (
-    SELECT FROM "app".leasequeue_job AS job
-    WHERE job.queue = q.queue AND job.priority = p.priority AND job.state = 'r' AND job.available_at <= now()
-      AND job.available_at >= coalesce(now() - %(window)s::float8 * interval '1 second', '-infinity'::timestamptz)
-    ORDER BY job.available_at, job.id LIMIT 1);
-
--- paused
 SELECT extract(epoch FROM now())::float8, ARRAY(
     SELECT name FROM "app".leasequeue_queue
     WHERE name = ANY(%(queues)s::text[]) AND paused_at IS NOT NULL AND (resume_at IS NULL OR resume_at > now())
-);
+), coalesce(array_agg(queue), '{}'), coalesce(array_agg(priority), '{}') FROM (
+    SELECT queue, priority FROM "app".leasequeue_lane WHERE queue = ANY(%(queues)s::text[])
+    UNION
+    SELECT q.queue, p.priority::smallint
+    FROM unnest(%(queues)s::text[]) AS q (queue)
+    CROSS JOIN generate_series(-100, 100) AS p (priority)
+    WHERE %(probes)s::boolean AND EXISTS (
+        SELECT FROM "app".leasequeue_job AS job
+        WHERE job.queue = q.queue AND job.priority = p.priority AND job.state = 'r' AND job.available_at <= now()
+          AND job.available_at >= coalesce(now() - %(window)s::float8 * interval '1 second', '-infinity'::timestamptz)
+        ORDER BY job.available_at, job.id LIMIT 1)
+) AS lane;
 
 -- complete
 WITH k AS MATERIALIZED (
@@ -310,7 +308,9 @@ WITH u AS (
 ), w AS (
     INSERT INTO "app".leasequeue_wake (queue, key) SELECT DISTINCT queue, limit_key FROM u WHERE limit_key IS NOT NULL
 )
-SELECT id, task, queue, abandoned, state::text FROM u;
+SELECT id, task, queue, abandoned, state::text FROM u
+UNION ALL (SELECT NULL, NULL, NULL, NULL, NULL FROM "app".leasequeue_job
+    WHERE state = 'q' AND abandoned >= %(max_abandoned)s LIMIT 1);
 
 -- release_dead
 WITH k AS MATERIALIZED (

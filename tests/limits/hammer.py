@@ -185,10 +185,12 @@ def _work(url: str, seed: int, variant: str | None, calm: bool, claims: Any, sto
         rows = rows or (claimer.suspect() if dice.random() < 0.1 else [])
         after = time.monotonic()
         if not calm and dice.random() < 0.1:
-            claimer.link.run(claimer.sql.sweep)
+            claimer.link.run(claimer.sql.sweep, {"max_abandoned": 1000})
         while late and late[0][0] < time.monotonic():
             _, old, holder = late.pop(0)
-            claimer.link.run(claimer.sql.sweep)  # a lease that is over, but that nobody has swept, may still be ended
+            claimer.link.run(
+                claimer.sql.sweep, {"max_abandoned": 1000}
+            )  # a lease that is over, but that nobody has swept, may still be ended
             counts["stale tried"] += len(old)
             counts["stale accepted"] += claimer.complete(old, holder)
         if not rows:
@@ -422,7 +424,7 @@ def _drain_by(claimer: Claimer, direct_url: str, faults: Counter[str]) -> None:
     idle_since = time.monotonic()
     with psycopg.connect(direct_url, autocommit=True, prepare_threshold=None) as conn:
         while time.monotonic() < end:
-            claimer.link.run(claimer.sql.sweep)
+            claimer.link.run(claimer.sql.sweep, {"max_abandoned": 1000})
             claimer.gate.read_rules(claimer.link)
             got = 0
             for _ in range(4):

@@ -95,7 +95,7 @@ class Hand:
         return len(self.link.run(self.sql.release, self._held(jobs) | {"back": "r", "keys": True}))
 
     def sweep(self) -> int:
-        return len(self.link.run(self.sql.sweep))
+        return len(self.link.run(self.sql.sweep, {"max_abandoned": 1000}))
 
     def _held(self, jobs: Sequence[Taken]) -> dict[str, Any]:
         return {"ids": [job.id for job in jobs], "terms": [job.term for job in jobs], "me": self.me}

@@ -219,12 +219,12 @@ def test_ends_do_not_wait_for_a_claimer_that_is_refused(database: Database, work
         conn.execute("LOCK TABLE went")
         _enqueue(database, [step.call("a"), step.call("b")])
         until(lambda: database.scalar("SELECT count(*) FROM leasequeue_job WHERE state = 'l'") == 2, 10)
-        database.execute("ALTER TABLE leasequeue_limit RENAME TO away")
+        database.execute("ALTER TABLE leasequeue_queue RENAME TO away")
         until(lambda: "claimer: the database refused" in started.log, 10)
         conn.commit()
         until(lambda: _finished(database) == 3, 5, "what has ended to be written")
         assert "away" in {name for (name,) in database.execute("SELECT relname FROM pg_class")}
-    database.execute("ALTER TABLE away RENAME TO leasequeue_limit")
+    database.execute("ALTER TABLE away RENAME TO leasequeue_queue")
 
 
 @pytest.mark.direct_only  # how the claimer goes on is what matters
@@ -252,8 +252,8 @@ def test_ends_do_not_wait_for_a_claimer_that_hangs(
         conn.execute("LOCK TABLE went")
         _enqueue(database, [step.call("a"), step.call("b")])
         until(lambda: database.scalar("SELECT count(*) FROM leasequeue_job WHERE state = 'l'") == 2, 10)
-        slow.execute("LOCK TABLE leasequeue_limit")
-        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'leasequeue_limit'::regclass"
+        slow.execute("LOCK TABLE leasequeue_queue")
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'leasequeue_queue'::regclass"
         until(lambda: database.scalar(waiting) == 1, 10, "the claimer to wait")
         if stops:
             started.signal(signal.SIGTERM)
