@@ -52,7 +52,8 @@ class Claimer(Loop):
         relay: ends that are written here, with the claim of the next job of their key.
         idle: the statement by which it looks around while there is nothing to do.
 
-    ``claims`` and ``claim_seconds`` count the claim statements and the time that they took; not those that came with an end.
+    ``claims`` and ``claim_seconds`` count the claim statements, and the looks in their place while there is nothing to do, and
+    the time that they took; not the claims that came with an end.
     """
 
     def __init__(
@@ -211,10 +212,15 @@ class Claimer(Loop):
 
     def _claim_all(self, now: float) -> int:
         """Fill the free slots of every queue; the jobs got."""
+        if any(slots.high for slots in self._slots):
+            self._hand_out()  # which slots are free for the others is counted by the jobs in hand
         roomy = [s for s in self._slots if s.name not in self._lanes.paused and s.room() > 0]
         names = [slots.name for slots in roomy]
         if self._resting():
-            if self._rest.is_quiet(self._ask, names, now):
+            quiet = self._rest.is_quiet(self._ask, names, now)
+            self.claims += 1
+            self.claim_seconds += time.monotonic() - now
+            if quiet:
                 return 0
             self._read_rules()
         # A look at the gates comes last, where ready jobs have left room, so that it delays none; and now and then first, or
@@ -224,14 +230,16 @@ class Claimer(Loop):
         if freed:
             gates = self._gate.used(names)  # a wake is there for certain: no look is needed
         elif self._full:
-            gates = self._gate.due(self._ask, names, now, self._lanes.database_now, hurried=True)
+            # Not with what was claimed handed out meanwhile: its answer is there at once, and would wait for the handlers.
+            gates = self._gate.due(self.link.run, names, now, self._lanes.database_now, hurried=True)
         ready = {slots.name for slots in self._with_ready(now, roomy)}
         if roomy and not ready:
             self._full = False
         got = 0
         for slots in roomy:
             got += self._fill(slots, slots.name in ready, slots.name in gates)
-        left = [slots for slots in roomy if slots.name not in gates and slots.room() > 0]
+        # After a claim that was full there are more ready jobs, however much room is left: the next claim is for those.
+        left = [] if self._full else [slots for slots in roomy if slots.name not in gates and slots.room() > 0]
         if left:
             gates = self._gate.due(self._ask, [s.name for s in left], now, self._lanes.database_now, hurried=False)
             got += sum(self._claim_gated(slots, slots.room()) for slots in left if slots.name in gates)
@@ -357,15 +365,16 @@ class Claimer(Loop):
         else:
             rank = {lane.priority: place for place, lane in enumerate(lanes)}
             rows.sort(key=lambda row: (rank[row[8]], row[7], row[0]))
+        slots.claimed += len(rows)
+        self._lanes.moved(lanes, starts, rows, k, now)
         jobs = [Claimed(row, me, slots.name, self._task_of(row[2]), now) for row in rows]
         self._hand.add(jobs)
-        slots.claimed += len(jobs)
-        self._lanes.moved(lanes, starts, rows, k, now)
         self._staged = slots, self._gate.divert(jobs, self._put_to_gate)
-        return len(jobs)
+        return len(rows)
 
     def _ask(self, sql: str, params: Mapping[str, object] | None = None, /) -> list[tuple[Any, ...]]:
-        """Run a statement, and hand out what was claimed before while the server works on it.
+        """Run a statement, and hand out what was claimed before while the server works on it: what the interpreter does for
+        those jobs, first here and then in their handlers, costs the next claim no time.
 
         Handlers keep the interpreter to themselves for some milliseconds at a time. Handed their jobs before the next
         statement is sent, they would run all of them, and then wait for the database as it waited for them.
@@ -375,7 +384,7 @@ class Claimer(Loop):
         return rows
 
     def _hand_out(self) -> None:
-        """Give the jobs of the last claim to their slots."""
+        """Make jobs of what the last claim returned, and give them to their slots."""
         staged, self._staged = self._staged, None
         if staged is not None:
             self._executor.submit(*staged)

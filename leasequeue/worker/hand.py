@@ -250,6 +250,9 @@ class Slots:
     BRIEF_RATE = 5000.0
     BRIEF_PREFETCH_SECONDS = 0.2
     """Where so many handlers end per second, that it is the claims that they wait for."""
+    RATE_SECONDS = 0.2
+    """Over which the rate is measured: longer than the time between two claims, in which handlers come and go in waves."""
+
     PREFETCH_MAX = 4000
     CLAIM_MAX = 2000
     """Most jobs of one claim: while the next ones are being claimed, the handlers have these."""
@@ -287,27 +290,31 @@ class Slots:
         before the time after which an unstarted job goes back. A queue that runs plain and async handlers side by side
         shares its slots between them and fetches nothing ahead.
         """
-        room, least = self._room()
-        return min(room, self.CLAIM_MAX) if room >= least else 0
+        room, least, most = self._room()
+        return min(room, most) if room >= least else 0
 
-    def _room(self) -> tuple[int, int]:
-        """How many could be claimed, and how many it must be to be worth a statement."""
+    def _room(self) -> tuple[int, int, int]:
+        """How many could be claimed, how many it must be to be worth a statement, and how many one statement may take.
+
+        That is half of what may be in hand: while it is on its way, the handlers have the other half.
+        """
         size = self.size - self.lost
         if size <= 0:
-            return 0, 1
+            return 0, 1, 0
         in_hand = self.in_hand() - self.lost
         ahead = 0
         if not ((self.has_sync and self.has_async) or self.high):
             seconds = self.PREFETCH_SECONDS if self.rate < self.BRIEF_RATE else self.BRIEF_PREFETCH_SECONDS
             ahead = min(self.PREFETCH_MAX, int(self.rate * seconds))
         if ahead < size:
-            return size - in_hand, 1
+            return size - in_hand, 1, size
         wanted = size + ahead
-        return wanted - in_hand, min(wanted, self.CLAIM_MAX) // 2
+        most = min(wanted // 2, self.CLAIM_MAX)
+        return wanted - in_hand, most // 2, most
 
     def seconds_to_room(self) -> float:
         """How long until there is likely to be room, where there is none; 1 ms to 50 ms."""
-        room, least = self._room()
+        room, least, _ = self._room()
         return min(0.05, max(0.001, (least - room) / max(self.rate, 1.0)))
 
     def measure(self, now: float) -> None:
@@ -321,7 +328,7 @@ class Slots:
             return
         ended = sum(self.ended)
         seconds = now - since
-        self.rate += ((ended - before) / seconds - self.rate) * min(1.0, seconds / 0.1)
+        self.rate += ((ended - before) / seconds - self.rate) * min(1.0, seconds / self.RATE_SECONDS)
         self._rated = now, ended
 
     def waiting(self) -> int:

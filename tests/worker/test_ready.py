@@ -254,7 +254,7 @@ def test_the_rate_says_how_much_is_fetched_ahead() -> None:
         slots.rate = rate
         return slots.room()
 
-    assert [at(10), at(150), at(400), at(4000)] == [10, 10, 26, 170]
+    assert [at(10), at(150), at(400), at(4000)] == [10, 10, 13, 85]
     assert at(20_000) == slots.CLAIM_MAX
     slots.claimed = 4010  # all that is wanted is in hand
     assert slots.room() == 0
@@ -263,14 +263,26 @@ def test_the_rate_says_how_much_is_fetched_ahead() -> None:
     assert slots.room() == 0  # not worth a statement yet
 
 
-def test_the_rate_is_that_of_the_last_tenth_of_a_second() -> None:
+def test_a_claim_takes_half_of_what_may_be_in_hand() -> None:
+    """The handlers have the other half meanwhile, at any rate."""
+    slots = Slots("default", 10)
+    for rate in (1_000, 6_000, 20_000):
+        slots.rate, slots.claimed = rate, 0
+        first = slots.room()
+        slots.claimed = first
+        assert slots.room() >= first // 2 > 0, rate
+        slots.claimed += slots.room()
+        assert slots.room() == 0, rate
+
+
+def test_the_rate_is_that_of_the_last_moments() -> None:
     slots = Slots("default", 2)
     start = time.monotonic()
-    for n in range(1, 11):
+    for n in range(1, 31):
         slots.ended[0] += 100
         slots.measure(start + n * 0.05)
     assert slots.rate == pytest.approx(2000, rel=0.01)
-    slots.measure(start + 10.5 * 0.05 - 0.02)
+    slots.measure(start + 30 * 0.05 + 0.005)
     assert slots.rate == pytest.approx(2000, rel=0.01)  # too soon to say
     slots.measure(start + 2)
     assert slots.rate == 0
