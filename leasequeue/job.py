@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Protocol, TypeGuard, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeGuard, TypeVar
 
 from leasequeue.errors import ConfigurationError
 
@@ -117,6 +117,10 @@ class Progress:
 
 def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+Became: TypeAlias = "Enqueued | int"
+"""What became of one of very many calls; an int is the id of a new job."""
 
 
 class Asked(Protocol):

@@ -27,7 +27,7 @@ from leasequeue.limit import RateLike
 from leasequeue.middleware import Chain, Handler
 from leasequeue.result import Answers
 from leasequeue.schedule import Scheduled
-from leasequeue.task import AsyncTask, Call, P, R, Registry, Task, Upgrade, made
+from leasequeue.task import AsyncTask, Call, P, R, Registry, Task, Upgrade, all_made
 from leasequeue.unique import OnConflict, Options, Until
 
 if TYPE_CHECKING:
@@ -339,13 +339,13 @@ class LeaseQueue(Scheduled, Leases, Controlled, Cancels, Opens):
         """
         jobs = _jobs(calls)
         found = run(conn, enqueue_many, self.schema, jobs, self.checked) if jobs else []
-        return [made(each, job, self) for each, job in zip(found, jobs, strict=True)]
+        return all_made(found, jobs, self)
 
     async def aenqueue_many(self, conn: AsyncConn, calls: Iterable[Call[Any]], /) -> list[Job[Any]]:
         """The async twin of :meth:`enqueue_many`."""
         jobs = _jobs(calls)
         found = await arun(conn, enqueue_many, self.schema, jobs, self.checked) if jobs else []
-        return [made(each, job, self) for each, job in zip(found, jobs, strict=True)]
+        return all_made(found, jobs, self)
 
     # Workflows
 
@@ -447,10 +447,9 @@ def _check_function(function: Any) -> None:
 
 
 def _jobs(calls: Iterable[Any]) -> list[NewJob]:
-    jobs = []
-    for index, call in enumerate(calls):
+    listed = list(calls)
+    for index, call in enumerate(listed):
         if not isinstance(call, Call):
             hint = " (add .call(...))" if isinstance(call, Task) else ""
             raise ConfigurationError(f"enqueue_many takes task.call(...); number {index} is {call!r}{hint}")
-        jobs.append(call.job)
-    return jobs
+    return [call.job for call in listed]

@@ -6,7 +6,7 @@ import copy
 import datetime as dt
 import inspect
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from leasequeue import naming, result
@@ -17,7 +17,7 @@ from leasequeue.db.kinds import AsyncConn, SyncConn
 from leasequeue.db.program import arun, run
 from leasequeue.errors import ConfigurationError, DuplicateTask, UnknownTask
 from leasequeue.gate import gate
-from leasequeue.job import PRIORITY_MAX, PRIORITY_MIN, Enqueued, Job, NewJob
+from leasequeue.job import PRIORITY_MAX, PRIORITY_MIN, Became, Enqueued, Job, NewJob
 from leasequeue.keys import KeyLike
 from leasequeue.limit import RateLike
 from leasequeue.unique import OnConflict, Options, Until
@@ -284,6 +284,17 @@ class AsyncTask(Task[P, R]):
 def made(found: Enqueued, job: NewJob, home: Home) -> Job[Any]:
     """What a caller gets of a call that is enqueued."""
     return Job(found.id, found.created, job.task, job.queue, found.replaced, home.answers)
+
+
+def all_made(found: Iterable[Became], jobs: Iterable[NewJob], home: Home) -> list[Job[Any]]:
+    """The same of many calls."""
+    answers = home.answers
+    return [
+        Job(each, True, job.task, job.queue, False, answers)
+        if isinstance(each, int)
+        else Job(each.id, each.created, job.task, job.queue, each.replaced, answers)
+        for each, job in zip(found, jobs, strict=True)
+    ]
 
 
 class Registry:

@@ -7,14 +7,16 @@ Async kinds run the same functions inside of ``run_sync``: one greenlet for the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import io
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 from sqlalchemy import Connection, TwoPhaseTransaction, column, table, update
-from sqlalchemy.exc import UnboundExecutionError
+from sqlalchemy.exc import DBAPIError, UnboundExecutionError
+from sqlalchemy.util import await_only
 
 from leasequeue.db import notify
-from leasequeue.db.statement import Params, Rows, Statement, Target, drive
+from leasequeue.db.statement import Copy, Params, Rows, Statement, Target, drive
 from leasequeue.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session, scoped_session
 
     from leasequeue.db.kinds import Opens
+
+_COPIES = ("psycopg", "psycopg2")
+"""Drivers over which COPY is known to work here."""
 
 WRITE = update(table("leasequeue_job", column("state"))).values(state="r")
 """Never executed: it only asks a session where it would write."""
@@ -33,7 +38,7 @@ class _CoreTarget(Target):
     __slots__ = ("_connection",)
 
     def __init__(self, connection: Connection) -> None:
-        super().__init__(connection.engine.pool)
+        super().__init__(connection.engine.pool, copies=connection.dialect.driver in _COPIES)
         self._connection = connection
 
     def may_notify(self, channel: str, queue: str) -> bool:
@@ -51,10 +56,43 @@ class _CoreTarget(Target):
 
 def _on_connection(conn: Connection, program: Any, args: Any, kwargs: Any) -> Any:
     def execute(statement: Statement, params: Params) -> Rows:
+        if isinstance(statement, Copy):
+            _copy(conn, statement.text, params["data"])
+            return []
         result = conn.execute(statement.core, params)
         return cast(Rows, result.fetchall()) if result.returns_rows else []  # a Row is a tuple
 
     return drive(program(_CoreTarget(conn), *args, **kwargs), execute)
+
+
+def _copy(conn: Connection, sql: str, data: Iterable[str]) -> None:
+    # SQLAlchemy has no words for it: the driver's own cursor, in the transaction that the statement before has begun. What goes
+    # wrong is told as SQLAlchemy tells it, and a connection that is lost is known to be so.
+    driver: Any = conn.connection.driver_connection
+    try:
+        if conn.dialect.is_async:
+            await_only(_copy_async(driver, sql, data))
+        else:
+            with driver.cursor() as cursor:
+                if conn.dialect.driver == "psycopg2":
+                    cursor.copy_expert(sql, io.StringIO("".join(data)))
+                else:
+                    with cursor.copy(sql) as stream:
+                        for piece in data:
+                            stream.write(piece)
+    except conn.dialect.loaded_dbapi.Error as error:
+        lost = conn.dialect.is_disconnect(error, conn.connection.dbapi_connection, None)
+        if lost:
+            conn.invalidate(error)
+        raise DBAPIError.instance(
+            sql, None, error, conn.dialect.loaded_dbapi.Error, connection_invalidated=lost, dialect=conn.dialect
+        ) from error
+
+
+async def _copy_async(driver: Any, sql: str, data: Iterable[str]) -> None:
+    async with driver.cursor() as cursor, cursor.copy(sql) as stream:
+        for piece in data:
+            await stream.write(piece)
 
 
 def _on_session(session: Session, program: Any, args: Any, kwargs: Any) -> Any:

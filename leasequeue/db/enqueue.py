@@ -8,11 +8,12 @@ nothing has no need of them.
 
 from __future__ import annotations
 
-import datetime as dt
+import time
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from leasequeue.db import version
+from leasequeue.db import bulk, version
 from leasequeue.db.load import load_sqlalchemy
 from leasequeue.db.names import channel
 from leasequeue.db.program import Checked, sqlstate
@@ -21,7 +22,9 @@ from leasequeue.errors import SchemaMismatch
 from leasequeue.job import Enqueued
 
 if TYPE_CHECKING:
-    from leasequeue.job import NewJob
+    import datetime as dt
+
+    from leasequeue.job import Became, NewJob
 
 CHUNK_ROWS = 5_000
 CHUNK_CHARS = 8_000_000
@@ -34,6 +37,8 @@ _UNDEFINED = ("42P01", "42703")  # table, column
 SOON_SECONDS = 1.5
 """What becomes due within this time is announced like what is due now: a worker that has nothing to do and listens for
 notifications looks ahead no further."""
+
+_DUE = attrgetter("queue", "run_at", "delay_seconds")
 
 _PROBE = Statement(version.LINK_PROBE)
 
@@ -73,11 +78,12 @@ def enqueue_one(target: Target, schema: str, job: NewJob, checked: Checked) -> P
     from leasequeue.db import insert, unique
 
     if job.hold_key is not None:
-        return (yield from enqueue_many(target, schema, [job], checked))[0]
+        (only,) = yield from enqueue_many(target, schema, [job], checked)
+        return Enqueued(only, True) if isinstance(only, int) else only
     if target.database not in checked:
         yield from check_version(target, schema, checked)
     scheduled = job.run_at is not None or job.delay_seconds > 0
-    notifies = _is_soon(job) and target.may_notify(channel(schema), job.queue)
+    notifies = _is_soon(job.run_at, job.delay_seconds, time.time()) and target.may_notify(channel(schema), job.queue)
     statement, params = insert.insert_one(schema, job, scheduled, notifies)
     try:
         if job.unique_key is None:
@@ -91,7 +97,7 @@ def enqueue_one(target: Target, schema: str, job: NewJob, checked: Checked) -> P
         explained(error, target, schema, checked)
 
 
-def enqueue_many(target: Target, schema: str, jobs: Sequence[NewJob], checked: Checked) -> Program[list[Enqueued]]:
+def enqueue_many(target: Target, schema: str, jobs: Sequence[NewJob], checked: Checked) -> Program[list[Became]]:
     """Insert the jobs in statements of bounded size. Returns what became of each, in the order given.
 
     The first of several calls with one unique key creates the job, the others find it.
@@ -104,10 +110,12 @@ def enqueue_many(target: Target, schema: str, jobs: Sequence[NewJob], checked: C
 
     if target.database not in checked:
         yield from check_version(target, schema, checked)
-    found: list[Enqueued | None] = [None] * len(jobs)
+    found: list[Became | None] = [None] * len(jobs)
     plain = [index for index, job in enumerate(jobs) if job.unique_key is None and job.hold_key is None]
     try:
         yield from note_lanes(schema, jobs)
+        if target.copies and len(plain) >= bulk.COPY_MIN:
+            plain = yield from bulk.copy(schema, jobs, plain, found)
         for chunk in chunks(jobs, plain):
             gated = any(jobs[index].limit_key is not None for index in chunk)
             rows = yield insert.many(schema, False, gated), insert.columns(jobs, chunk)
@@ -115,7 +123,7 @@ def enqueue_many(target: Target, schema: str, jobs: Sequence[NewJob], checked: C
             # ids are in that order, whatever order the rows come back in.
             for index, id in zip(chunk, sorted(row[0] for row in rows), strict=True):
                 found[index] = Enqueued(int(id), True)
-        if len(plain) < len(jobs):
+        if None in found:
             yield from unique.insert_keyed(schema, jobs, found, chunks)
         yield from announce(target, schema, jobs)
     except Exception as error:  # noqa: BLE001  # raised again, as itself or as what it means
@@ -134,20 +142,16 @@ def note_lanes(schema: str, jobs: Sequence[NewJob]) -> Program[None]:
         yield insert.lanes(schema), {"p_queue": list(queues), "p_priority": list(priorities)}
 
 
-def _is_soon(job: NewJob) -> bool:
-    # By our own clock, which may be wrong: an announcement is a hint.
-    if job.run_at is not None:
-        return (job.run_at - dt.datetime.now(job.run_at.tzinfo)).total_seconds() < SOON_SECONDS
-    return job.delay_seconds < SOON_SECONDS
+def _is_soon(run_at: dt.datetime | None, delay_seconds: float, now: float) -> bool:
+    return (run_at.timestamp() - now if run_at is not None else delay_seconds) < SOON_SECONDS
 
 
 def announce(target: Target, schema: str, jobs: Sequence[NewJob]) -> Program[None]:
     """Notify for the queues of those that are due now or soon."""
-    wake = [
-        queue
-        for queue in sorted({job.queue for job in jobs if _is_soon(job)})
-        if target.may_notify(channel(schema), queue)
-    ]
+    now = time.time()  # our own, which may be wrong: an announcement is a hint
+    due = set(map(_DUE, jobs))
+    queues = {queue for queue, run_at, delay in due if _is_soon(run_at, delay, now)}
+    wake = [queue for queue in sorted(queues) if target.may_notify(channel(schema), queue)]
     if wake:
         load_sqlalchemy()
         from leasequeue.db import insert

@@ -278,6 +278,16 @@ def many(schema: str, keyed: bool, gated: bool) -> Statement:
 
 
 @functools.cache
+def dates() -> Statement:
+    """When jobs of some kinds become due, and by when they must have started, as text that the same session reads again."""
+    names = ("run_at", "delay", "start_by", "expires")
+    kind = unnest("kind", {name: _KIND[name] for name in names})
+    due = _available_at(kind.c.run_at, kind.c.delay)
+    end = _start_by(kind.c.start_by, due, kind.c.expires)
+    return Statement(select(cast(due, Text), cast(end, Text)).order_by(kind.c.place))
+
+
+@functools.cache
 def steps(schema: str, gated: bool) -> Statement:
     """Insert the jobs of a workflow: what waits for others does so in state ``b``. Returns id."""
     known = tables(schema)
@@ -327,6 +337,7 @@ def statements(schema: str) -> dict[str, str]:
         "enqueue_many": many(schema, False, False).text,
         "enqueue_many_keyed": many(schema, True, True).text,
         "enqueue_steps": steps(schema, True).text,
+        "dates": dates().text,
         "lanes": lanes(schema).text,
         "wake": notice().text,
     }

@@ -16,6 +16,7 @@ A caller's connection is used as its kind allows: by one thread at a time.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, MutableSet
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias, TypeVar, cast
 from weakref import WeakSet
@@ -23,7 +24,7 @@ from weakref import WeakSet
 from leasequeue.db import kinds
 from leasequeue.db.kinds import AsyncConn, SyncConn
 from leasequeue.db.load import load_sqlalchemy
-from leasequeue.db.statement import Params, Program, Rows, Statement, Target, drive
+from leasequeue.db.statement import Copy, Params, Program, Rows, Statement, Target, drive
 from leasequeue.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -151,12 +152,17 @@ def _on_psycopg(conn: psycopg.Connection[Any], program: Any, args: Any, kwargs: 
     with psycopg.Cursor(conn, row_factory=tuple_row) as cursor:
 
         def execute(statement: Statement, params: Params) -> Rows:
-            # Never prepared: behind a transaction pooler the name would be looked up on another server.
             sql: Any = statement.text
+            if isinstance(statement, Copy):
+                with cursor.copy(sql) as stream:
+                    for piece in params["data"]:
+                        stream.write(piece)
+                return []
+            # Never prepared: behind a transaction pooler the name would be looked up on another server.
             cursor.execute(sql, params, prepare=False)
             return cursor.fetchall() if cursor.description else []
 
-        return drive(program(Target((info.host, info.port, info.dbname)), *args, **kwargs), execute)
+        return drive(program(_psycopg_target(info), *args, **kwargs), execute)
 
 
 async def _on_psycopg_async(conn: psycopg.AsyncConnection[Any], program: Any, args: Any, kwargs: Any) -> Any:
@@ -168,10 +174,22 @@ async def _on_psycopg_async(conn: psycopg.AsyncConnection[Any], program: Any, ar
 
         async def execute(statement: Statement, params: Params) -> Rows:
             sql: Any = statement.text
+            if isinstance(statement, Copy):
+                async with cursor.copy(sql) as stream:
+                    for piece in params["data"]:
+                        await stream.write(piece)
+                return []
             await cursor.execute(sql, params, prepare=False)
             return await cursor.fetchall() if cursor.description else []
 
-        return await _adrive(program(Target((info.host, info.port, info.dbname)), *args, **kwargs), execute)
+        return await _adrive(program(_psycopg_target(info), *args, **kwargs), execute)
+
+
+def _psycopg_target(info: psycopg.ConnectionInfo) -> Target:
+    from psycopg.pq import PipelineStatus
+
+    # There is no COPY in a pipeline.
+    return Target((info.host, info.port, info.dbname), copies=info.pipeline_status == PipelineStatus.OFF)
 
 
 def _on_psycopg2(conn: Any, program: Any, args: Any, kwargs: Any) -> Any:
@@ -180,7 +198,7 @@ def _on_psycopg2(conn: Any, program: Any, args: Any, kwargs: Any) -> Any:
     dsn = conn.get_dsn_parameters()
     database = (dsn.get("host"), dsn.get("port"), dsn.get("dbname"))
     with conn.cursor(cursor_factory=plain_cursor) as cursor:
-        return drive(program(Target(database), *args, **kwargs), _execute_on(cursor))
+        return drive(program(Target(database, copies=True), *args, **kwargs), _execute_on(cursor))
 
 
 def _on_django(conn: Any, program: Any, args: Any, kwargs: Any) -> Any:
@@ -194,6 +212,9 @@ def _on_django(conn: Any, program: Any, args: Any, kwargs: Any) -> Any:
 
 def _execute_on(cursor: Any) -> Callable[[Statement, Params], Rows]:
     def execute(statement: Statement, params: Params) -> Rows:
+        if isinstance(statement, Copy):
+            cursor.copy_expert(statement.text, io.StringIO("".join(params["data"])))
+            return []
         cursor.execute(statement.text, params)
         return list(cursor.fetchall()) if cursor.description else []
 

@@ -61,12 +61,22 @@ class Statement:
         return self._text
 
 
+class Copy(Statement):
+    """A ``COPY ... FROM STDIN``: what is sent is the parameter ``data``, an iterator of text. Only where
+    :attr:`Target.copies` says so.
+    """
+
+    __slots__ = ()
+
+
 class Target:
     """What a program may know of the connection that it runs over."""
 
-    __slots__ = ("database",)
+    __slots__ = ("copies", "database")
 
-    def __init__(self, database: object) -> None:
+    def __init__(self, database: object, copies: bool = False) -> None:
+        self.copies = copies
+        """Whether a :class:`Copy` can be run there."""
         self.database = database
         """A tuple, a name, or an object that can be referred to weakly; equal for connections of one database, as far as can be
         told without asking it."""

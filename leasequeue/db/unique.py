@@ -56,7 +56,7 @@ from leasequeue.errors import DatabaseUnavailable, DuplicateJob
 from leasequeue.job import RAISE, REPLACE, Enqueued
 
 if TYPE_CHECKING:
-    from leasequeue.job import NewJob
+    from leasequeue.job import Became, NewJob
 
 UNIQUE_ROUNDS = 50
 """How often a unique key may be found taken and, a moment later, held by nobody, before we give up."""
@@ -146,7 +146,7 @@ _REST = Statement(text("SELECT 1 FROM pg_sleep(0.01)"))
 def insert_keyed(
     schema: str,
     jobs: Sequence[NewJob],
-    found: list[Enqueued | None],
+    found: list[Became | None],
     chunks: Callable[[Sequence[NewJob], Sequence[int]], list[list[int]]],
 ) -> Program[None]:
     """Insert those of the jobs that have keys, and note in ``found`` what became of each."""
@@ -182,7 +182,7 @@ def _way(job: NewJob) -> _Way:
     return _Way(job.unique_key is not None, job.hold_key is not None, job.on_conflict == REPLACE)
 
 
-def _note(jobs: Sequence[NewJob], segment: _Segment, settled: Enqueued, found: list[Enqueued | None]) -> None:
+def _note(jobs: Sequence[NewJob], segment: _Segment, settled: Enqueued, found: list[Became | None]) -> None:
     calls, first = segment.calls, 0
     if settled.created:
         # Of those that replace each other the first has created the job, and the last one's row is what stands there.

@@ -114,7 +114,10 @@ def put(database: Database, key: str | None, count: int = 1, *, limit: int | Non
     import psycopg
 
     with psycopg.connect(database.direct_url, prepare_threshold=None) as conn:
-        return [found[0] for found in run(conn, enqueue_many, database.schema, [job] * count, Checked())]
+        return [
+            found if isinstance(found, int) else found.id
+            for found in run(conn, enqueue_many, database.schema, [job] * count, Checked())
+        ]
 
 
 def rule(

@@ -38,7 +38,9 @@ def link(database: Database) -> Iterator[Link]:
 def put(database: Database, *keys: str | None) -> list[int]:
     jobs = [NewJob("t", "default", "{}", unique_key=key, unique_until="s" if key else None) for key in keys]
     conn = database.connect(autocommit=True)
-    return [job.id for job in run(conn, enqueue_many, database.schema, jobs, Checked())]
+    return [
+        job if isinstance(job, int) else job.id for job in run(conn, enqueue_many, database.schema, jobs, Checked())
+    ]
 
 
 def claim(link: Link, sql: JobStatements, k: int = 10) -> list[tuple[int, int]]:
