@@ -31,7 +31,7 @@ _EXPIRE_WAITING = f"""WITH k AS MATERIALIZED (
 )
 SELECT id, task, queue FROM f
 UNION ALL (SELECT NULL, NULL, NULL FROM {{s}}.leasequeue_job
-    WHERE start_by < now() AND state <> 'l' AND (state = 'b' OR children IS NOT NULL) LIMIT 1)"""
+    WHERE start_by < now() AND state <> 'l' AND (state = 'b' OR children IS NOT NULL) ORDER BY start_by LIMIT 1)"""
 
 _CANCEL_ASKED = f"""WITH k AS MATERIALIZED (
     SELECT id FROM {{s}}.leasequeue_job
@@ -47,7 +47,7 @@ _CANCEL_ASKED = f"""WITH k AS MATERIALIZED (
 )
 SELECT id, task, queue FROM f
 UNION ALL (SELECT NULL, NULL, NULL FROM {{s}}.leasequeue_job
-    WHERE cancel_requested_at IS NOT NULL AND state <> 'l' AND children IS NOT NULL LIMIT 1)"""
+    WHERE cancel_requested_at IS NOT NULL AND state <> 'l' AND children IS NOT NULL ORDER BY cancel_requested_at LIMIT 1)"""
 
 
 @cache

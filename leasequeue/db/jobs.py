@@ -101,8 +101,8 @@ _LANES = """SELECT extract(epoch FROM now())::float8, ARRAY(
     SELECT q.queue, p.priority::smallint
     FROM unnest(%(queues)s::text[]) AS q (queue)
     CROSS JOIN generate_series(-100, 100) AS p (priority)
-    WHERE %(probes)s::boolean AND EXISTS (
-        SELECT FROM {s}.leasequeue_job AS job
+    WHERE %(probes)s::boolean AND (
+        SELECT true FROM {s}.leasequeue_job AS job
         WHERE job.queue = q.queue AND job.priority = p.priority AND job.state = 'r' AND job.available_at <= now()
           AND job.available_at >= coalesce(now() - %(window)s::float8 * interval '1 second', '-infinity'::timestamptz)
         ORDER BY job.available_at, job.id LIMIT 1)

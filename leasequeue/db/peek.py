@@ -9,12 +9,14 @@ from functools import cache
 
 from leasequeue.db.names import fill
 
-_READY = """SELECT FROM {s}.leasequeue_job AS job
+# Not EXISTS: of that the planner may make a join, for which it reads, and sorts, all that is ready, where its statistics are of
+# a table that was empty. A value is looked up for each lane by itself.
+_READY = """SELECT true FROM {s}.leasequeue_job AS job
     WHERE job.queue = lane.queue AND job.priority = lane.priority AND job.state = 'r' AND job.available_at <= now()
       AND (job.available_at, job.id) >= (to_timestamp(lane.floor_at), lane.floor_id)
     ORDER BY job.available_at, job.id LIMIT 1"""
 
-_WOKEN = """SELECT FROM {s}.leasequeue_wake AS wake
+_WOKEN = """SELECT true FROM {s}.leasequeue_wake AS wake
     WHERE wake.queue = lane.queue AND wake.due_at <= now()
       AND (wake.due_at, wake.id) >= (to_timestamp(lane.floor_at), lane.floor_id)
     ORDER BY wake.due_at, wake.id LIMIT 1"""
@@ -23,24 +25,22 @@ _WOKEN = """SELECT FROM {s}.leasequeue_wake AS wake
 PEEK = f"""SELECT DISTINCT lane.queue
 FROM unnest(%(queues)s::text[], %(priorities)s::smallint[], %(floors)s::float8[], %(floor_ids)s::bigint[])
     AS lane (queue, priority, floor_at, floor_id)
-WHERE EXISTS (
-    {_READY})"""
+WHERE ({_READY})"""
 
 PEEK_WAKES = f"""SELECT lane.queue
 FROM unnest(%(queues)s::text[], %(floors)s::float8[], %(floor_ids)s::bigint[]) AS lane (queue, floor_at, floor_id)
-WHERE EXISTS (
-    {_WOKEN})"""
+WHERE ({_WOKEN})"""
 
 # Both in one round trip, for whoever has nothing to do: whether anything is due, and after how many seconds something will be
 # that is known already. No further ahead than it will look again, so that few dead entries can lie in between.
 _IDLE = f"""SELECT EXISTS (
     SELECT FROM unnest(%(queues)s::text[], %(priorities)s::smallint[], %(floors)s::float8[], %(floor_ids)s::bigint[])
         AS lane (queue, priority, floor_at, floor_id)
-    WHERE EXISTS ({_READY})
+    WHERE ({_READY})
 ) OR EXISTS (
     SELECT FROM unnest(%(wake_queues)s::text[], %(wake_floors)s::float8[], %(wake_floor_ids)s::bigint[])
         AS lane (queue, floor_at, floor_id)
-    WHERE EXISTS ({_WOKEN})
+    WHERE ({_WOKEN})
 ), (
     SELECT extract(epoch FROM min(at) - now())::float8 FROM (
         SELECT (

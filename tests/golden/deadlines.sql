@@ -20,7 +20,7 @@ WITH k AS MATERIALIZED (
 )
 SELECT id, task, queue FROM f
 UNION ALL (SELECT NULL, NULL, NULL FROM "app".leasequeue_job
-    WHERE start_by < now() AND state <> 'l' AND (state = 'b' OR children IS NOT NULL) LIMIT 1);
+    WHERE start_by < now() AND state <> 'l' AND (state = 'b' OR children IS NOT NULL) ORDER BY start_by LIMIT 1);
 
 -- cancel_asked
 WITH k AS MATERIALIZED (
@@ -44,4 +44,4 @@ WITH k AS MATERIALIZED (
 )
 SELECT id, task, queue FROM f
 UNION ALL (SELECT NULL, NULL, NULL FROM "app".leasequeue_job
-    WHERE cancel_requested_at IS NOT NULL AND state <> 'l' AND children IS NOT NULL LIMIT 1);
+    WHERE cancel_requested_at IS NOT NULL AND state <> 'l' AND children IS NOT NULL ORDER BY cancel_requested_at LIMIT 1);

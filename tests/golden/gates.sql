@@ -1,8 +1,7 @@
 -- peek_wakes
 SELECT lane.queue
 FROM unnest(%(queues)s::text[], %(floors)s::float8[], %(floor_ids)s::bigint[]) AS lane (queue, floor_at, floor_id)
-WHERE EXISTS (
-    SELECT FROM "app".leasequeue_wake AS wake
+WHERE (SELECT true FROM "app".leasequeue_wake AS wake
     WHERE wake.queue = lane.queue AND wake.due_at <= now()
       AND (wake.due_at, wake.id) >= (to_timestamp(lane.floor_at), lane.floor_id)
     ORDER BY wake.due_at, wake.id LIMIT 1);

@@ -27,8 +27,7 @@ RETURNING id, term, task, args::text, attempt, abandoned, max_attempts, extract(
 SELECT DISTINCT lane.queue
 FROM unnest(%(queues)s::text[], %(priorities)s::smallint[], %(floors)s::float8[], %(floor_ids)s::bigint[])
     AS lane (queue, priority, floor_at, floor_id)
-WHERE EXISTS (
-    SELECT FROM "app".leasequeue_job AS job
+WHERE (SELECT true FROM "app".leasequeue_job AS job
     WHERE job.queue = lane.queue AND job.priority = lane.priority AND job.state = 'r' AND job.available_at <= now()
       AND (job.available_at, job.id) >= (to_timestamp(lane.floor_at), lane.floor_id)
     ORDER BY job.available_at, job.id LIMIT 1);
@@ -43,8 +42,8 @@ SELECT extract(epoch FROM now())::float8, ARRAY(
     SELECT q.queue, p.priority::smallint
     FROM unnest(%(queues)s::text[]) AS q (queue)
     CROSS JOIN generate_series(-100, 100) AS p (priority)
-    WHERE %(probes)s::boolean AND EXISTS (
-        SELECT FROM "app".leasequeue_job AS job
+    WHERE %(probes)s::boolean AND (
+        SELECT true FROM "app".leasequeue_job AS job
         WHERE job.queue = q.queue AND job.priority = p.priority AND job.state = 'r' AND job.available_at <= now()
           AND job.available_at >= coalesce(now() - %(window)s::float8 * interval '1 second', '-infinity'::timestamptz)
         ORDER BY job.available_at, job.id LIMIT 1)

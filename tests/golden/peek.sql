@@ -2,14 +2,14 @@
 SELECT EXISTS (
     SELECT FROM unnest(%(queues)s::text[], %(priorities)s::smallint[], %(floors)s::float8[], %(floor_ids)s::bigint[])
         AS lane (queue, priority, floor_at, floor_id)
-    WHERE EXISTS (SELECT FROM "app".leasequeue_job AS job
+    WHERE (SELECT true FROM "app".leasequeue_job AS job
     WHERE job.queue = lane.queue AND job.priority = lane.priority AND job.state = 'r' AND job.available_at <= now()
       AND (job.available_at, job.id) >= (to_timestamp(lane.floor_at), lane.floor_id)
     ORDER BY job.available_at, job.id LIMIT 1)
 ) OR EXISTS (
     SELECT FROM unnest(%(wake_queues)s::text[], %(wake_floors)s::float8[], %(wake_floor_ids)s::bigint[])
         AS lane (queue, floor_at, floor_id)
-    WHERE EXISTS (SELECT FROM "app".leasequeue_wake AS wake
+    WHERE (SELECT true FROM "app".leasequeue_wake AS wake
     WHERE wake.queue = lane.queue AND wake.due_at <= now()
       AND (wake.due_at, wake.id) >= (to_timestamp(lane.floor_at), lane.floor_id)
     ORDER BY wake.due_at, wake.id LIMIT 1)
