@@ -370,6 +370,8 @@ class Claimer(Loop):
         jobs = [Claimed(row, me, slots.name, self._task_of(row[2]), now) for row in rows]
         self._hand.add(jobs)
         self._staged = slots, self._gate.divert(jobs, self._put_to_gate)
+        if not self._full:
+            self._hand_out()  # nothing is in a hurry behind them
         return len(rows)
 
     def _ask(self, sql: str, params: Mapping[str, object] | None = None, /) -> list[tuple[Any, ...]]:

@@ -113,17 +113,24 @@ def _fill(conn: psycopg.Connection[Any]) -> None:
     ).fetchall()
     with conn.transaction():
         # Indexes are made afterwards, and nothing of it is logged: a fifth of the time.
-        conn.execute(f"DROP INDEX {names}; ALTER TABLE leasequeue_job SET UNLOGGED".encode())
         conn.execute(
-            "INSERT INTO leasequeue_job (task, queue, priority, available_at) "
-            "SELECT 'noop', CASE i % 10 WHEN 0 THEN 'mail' WHEN 1 THEN 'other' ELSE 'default' END, (i % 2) * 5, "
-            "now() + CASE WHEN i % 2 = 0 THEN -1 ELSE 1 END * (i % 86400) * interval '1 s' "
+            f"DROP INDEX {names}; ALTER TABLE leasequeue_job DROP CONSTRAINT leasequeue_job_pkey, SET UNLOGGED; "
+            "SET LOCAL maintenance_work_mem = '512MB'".encode()
+        )
+        conn.execute(
+            "INSERT INTO leasequeue_job (id, task, queue, priority, available_at, state, holder, term, expires_at, attempt) "
+            "OVERRIDING SYSTEM VALUE "
+            "SELECT i, 'noop', 'default', (i % 2) * 5, "
+            "now() + CASE WHEN i % 2 = 0 THEN -1 ELSE 1 END * (i % 86400) * interval '1 s', "
+            "CASE WHEN i <= 2000 THEN 'l' ELSE 'r' END::\"char\", "
+            "CASE WHEN i <= 2000 THEN '00000000-0000-0000-0000-000000000005'::uuid END, "
+            "CASE WHEN i <= 2000 THEN 1 END, CASE WHEN i <= 2000 THEN now() + interval '30 s' END, (i <= 2000)::int "
             f"FROM generate_series(1, {JOBS}) AS i".encode()
         )
         conn.execute(
-            "UPDATE leasequeue_job SET state = 'l', holder = '00000000-0000-0000-0000-000000000005', term = 1, attempt = 1, "
-            "expires_at = now() + interval '30 s' WHERE id <= (SELECT min(id) + 2000 FROM leasequeue_job)"
+            "UPDATE leasequeue_job SET queue = CASE id % 2 WHEN 0 THEN 'mail' ELSE 'other' END WHERE id <= 100000"
         )
+        conn.execute("ALTER TABLE leasequeue_job ADD CONSTRAINT leasequeue_job_pkey PRIMARY KEY (id)")
         conn.execute(made.encode())
 
 
