@@ -316,7 +316,8 @@ class LeaseQueue(Scheduled, Leases, Controlled, Cancels, Opens):
     def enqueue_many(self, conn: SyncConn, calls: Iterable[Call[Any]], /) -> list[Job[Any]]:
         """Enqueue many jobs, of any tasks, in the caller's transaction.
 
-        Any number: they are sent in statements of some thousand rows. All calls are gathered before the first
+        Any number: 500 and more are sent by COPY where the driver and the role's rights allow it (psycopg, psycopg2), others
+        in statements of some thousand rows. All calls are gathered before the first
         is written. Calls with a ``unique_key`` are inserted in the order of their keys; two transactions that
         insert common keys in several steps of their own may still deadlock, and the server ends one of them.
         Each answer is true of its own call: of those with one key at most one is ``created``. On a connection

@@ -105,6 +105,7 @@ def test_the_rows_are_those_of_an_insert(
     assert [by_insert[job.id] for job in found if job.created] == in_order
 
 
+@pytest.mark.direct_only  # what is sent is the same
 def test_what_is_rolled_back_was_never_there(
     bench: Bench, database: Database, lq: LeaseQueue, copied: list[str]
 ) -> None:
@@ -116,6 +117,7 @@ def test_what_is_rolled_back_was_never_there(
     assert [row[0] for row in _rows(database)] == [job.id for job in found]
 
 
+@pytest.mark.direct_only  # what is sent is the same
 def test_a_row_that_the_server_refuses_is_an_error_of_the_driver(
     bench: Bench, database: Database, lq: LeaseQueue, copied: list[str]
 ) -> None:
@@ -139,6 +141,7 @@ def test_a_row_that_the_server_refuses_is_an_error_of_the_driver(
 GRANT = "GRANT SELECT, INSERT ON leasequeue_job, leasequeue_lane TO clerk; GRANT USAGE ON SCHEMA public TO clerk"
 
 
+@pytest.mark.direct_only  # what is sent is the same
 @pytest.mark.parametrize(
     ("grant", "copies"),
     [

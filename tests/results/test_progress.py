@@ -133,7 +133,7 @@ def test_an_attempt_begins_without_the_progress_of_another(
     started = {"ids": [job.id], "terms": [job.term]}
     if how == "sweep":
         database.execute("UPDATE leasequeue_job SET expires_at = now() - interval '1 s'")
-        link.run(sql.sweep)
+        link.run(sql.sweep, {"max_abandoned": 1000})
     elif how == "release_strays":
         link.run(sql.release_strays, {"holder": job.holder, "known": [], "keys": True})
     elif how in ("release_dead", "process died"):
@@ -149,6 +149,6 @@ def test_an_attempt_begins_without_the_progress_of_another(
     assert len(link.run(sql.claim_suspect, suspect)) == 1
     assert database.execute("SELECT progress FROM leasequeue_job") == [(None,)]
     database.execute("UPDATE leasequeue_job SET progress = %s, expires_at = now() - interval '1 s'", ('{"done": 8}',))
-    link.run(sql.sweep)
+    link.run(sql.sweep, {"max_abandoned": 1000})
     link.run(sql.bury, {"max_abandoned": 2})
     assert database.execute("SELECT outcome, meta -> 'progress' FROM leasequeue_finished") == [("failed", {"done": 8})]

@@ -228,7 +228,7 @@ class Player:
         now = time.monotonic()
         if self.orders["sweeps"] and now - self.swept > 0.1:
             self.swept = now
-            self.note("swept", len(self.link.run(self.sql.sweep)))
+            self.note("swept", len(self.link.run(self.sql.sweep, {"max_abandoned": 1000})))
             self.contended(self.ends.bury, {"max_abandoned": 3}, "buried")
         if self.chance("cancel"):
             rows = self.link.run("SELECT id FROM leasequeue_job WHERE state IN ('b', 'r') ORDER BY random() LIMIT 1")
