@@ -146,7 +146,6 @@ CASES: dict[str, Callable[[str, ground.Connection, float], Means]] = {
 def measure(name: str, url: str, seconds: float) -> float:
     """The last ten seconds against the first."""
     print(f"{name}:", flush=True)
-    lq.configure(url=url)
     # A short ttl makes the worker tell its counters every two seconds; polls that nothing ends are the harder case.
     with ground.connect(url) as conn, ground.worker(url, "--queues", "default=10", "--ttl", "6", "--poll-only"):
         while not conn.execute("SELECT FROM leasequeue_worker").fetchall():

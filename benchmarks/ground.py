@@ -25,7 +25,7 @@ Connection = psycopg.Connection[tuple[object, ...]]
 def server() -> Iterator[embedded.EmbeddedServer]:
     """An embedded server in a folder of its own, removed at the end."""
     with tempfile.TemporaryDirectory(prefix="leasequeue-bench-", ignore_cleanup_errors=True) as folder:
-        with embedded.start(folder) as running:
+        with embedded.start(folder, temporary=True) as running:
             print(
                 f"PostgreSQL {running.version}, {os.cpu_count()} cores, Python {platform.python_version()}", flush=True
             )
