@@ -59,11 +59,12 @@ def test_a_killed_process_costs_less_than_a_second(database: Database, worker: S
 
 @pytest.mark.direct_only  # how the dead is found does not depend on the way
 def test_a_process_that_dies_before_there_is_a_spare_is_no_worse_than_one_that_starts(
-    database: Database, worker: Start
+    database: Database, worker: Start, tmp_path: Path
 ) -> None:
-    enqueue(database, "nap", '{"seconds": 1}', 4)
+    enqueue(database, "nap", json.dumps({"seconds": 1, "marks": str(tmp_path)}), 4)
     started = worker(database, ttl_seconds=20.0)
-    until(lambda: database.scalar("SELECT count(*) FROM leasequeue_job WHERE state = 'l'") == 4, 20, "all to run")
+    # Begun, not only claimed: what has not begun goes to any process.
+    until(lambda: len(list(tmp_path.iterdir())) == 4, 20, "all to begin")
     (serving,) = until(lambda: started.serving(database), 5, "the row of the process")
     assert "stands by" not in started.log
     took = _death(database, serving)
