@@ -194,7 +194,9 @@ class Claimer(Loop):
         if all(slots.room() == 0 for slots in self._slots):
             self.pause(self._busy_pause())
             return
-        self.pause(self._rest.seconds(self._wake_mode.arrives))
+        # A slot that becomes free says nothing: where a queue has none, its jobs may wait for one.
+        rest = self._rest.seconds(self._wake_mode.arrives and all(slots.room() for slots in self._slots))
+        self.pause(min(rest, max(0.0, self._lanes_due - time.monotonic())))  # a queue that is resumed is seen in time
 
     def _resting(self) -> bool:
         """Whether there was nothing to do for a while, and nobody has said that there is: it looks before it claims."""
@@ -212,8 +214,6 @@ class Claimer(Loop):
 
     def _claim_all(self, now: float) -> int:
         """Fill the free slots of every queue; the jobs got."""
-        if any(slots.high for slots in self._slots):
-            self._hand_out()  # which slots are free for the others is counted by the jobs in hand
         roomy = [s for s in self._slots if s.name not in self._lanes.paused and s.room() > 0]
         names = [slots.name for slots in roomy]
         if self._resting():
@@ -375,8 +375,7 @@ class Claimer(Loop):
         return len(rows)
 
     def _ask(self, sql: str, params: Mapping[str, object] | None = None, /) -> list[tuple[Any, ...]]:
-        """Run a statement, and hand out what was claimed before while the server works on it: what the interpreter does for
-        those jobs, first here and then in their handlers, costs the next claim no time.
+        """Run a statement, and hand out what was claimed before while the server works on it.
 
         Handlers keep the interpreter to themselves for some milliseconds at a time. Handed their jobs before the next
         statement is sent, they would run all of them, and then wait for the database as it waited for them.
@@ -386,7 +385,7 @@ class Claimer(Loop):
         return rows
 
     def _hand_out(self) -> None:
-        """Make jobs of what the last claim returned, and give them to their slots."""
+        """Give the jobs of the last claim to their slots."""
         staged, self._staged = self._staged, None
         if staged is not None:
             self._executor.submit(*staged)

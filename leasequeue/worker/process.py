@@ -248,14 +248,12 @@ class Process:
         Args:
             wake: called when something comes into the hand in a long pause: its timeout, too, is looked after here.
         """
-        if len(self.hand):
-            self._rested = 0
-        else:
-            self._rested += 1
-        if self._rested * BEAT_SECONDS < 1.0:
-            return BEAT_SECONDS
-        self.hand.filled = wake
-        return REST_BEAT_SECONDS
+        self.hand.filled = wake  # before the look: what comes in afterwards wakes
+        self._rested = 0 if len(self.hand) else self._rested + 1
+        if self._rested * BEAT_SECONDS >= 1.0:
+            return REST_BEAT_SECONDS
+        self.hand.filled = None
+        return BEAT_SECONDS
 
     def end(self, timeout_seconds: float, keep_beating: Callable[[float], bool], orphaned: Callable[[], bool]) -> int:
         """End in good order.

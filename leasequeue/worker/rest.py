@@ -79,7 +79,7 @@ class Rest:
         """The next pause: a little longer each time.
 
         Args:
-            heard: a notification would end it, as has been proven.
+            heard: a notification would end it, as has been proven, and nothing else is waited for.
         """
         # What is due and was not got (others have it locked, a reserved slot is not for it) may be free at any moment, and
         # nobody says so.

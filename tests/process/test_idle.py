@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.process.app import noop
+from tests.process.app import nap, noop
 from tests.support.databases import Database
 from tests.support.waiting import until
 from tests.support.workers import Worker
@@ -53,3 +53,20 @@ def test_it_costs_little_and_is_late_for_nothing(database: Database, worker: Sta
         late = time.monotonic() - due
         print(f"{kind}: ended {late * 1000:.0f} ms after it was due")
         assert late < bound, kind
+
+
+@pytest.mark.direct_only
+def test_a_queue_that_is_full_does_not_wait_for_one_that_is_idle(database: Database, worker: Start) -> None:
+    """Nobody tells the claimer that a slot is free; it must look, however quiet its other queue is."""
+    one = worker(database, queues=(("full", 1), ("idle", 1)), ttl_seconds=30.0).started()
+    until(lambda: "notifications arrive" in one.log, 20, "the proof that notifications arrive")
+    with database.connect() as conn:
+        first = nap.options(queue="full").enqueue(conn, 5.0).id
+        second = nap.options(queue="full").enqueue(conn, 0.0).id
+    until(lambda: database.scalar(DONE) == 2, 20, "both to end")
+    gap = database.scalar(
+        "SELECT extract(epoch FROM b.started_at - a.finished_at)::float8 "
+        "FROM leasequeue_finished AS a, leasequeue_finished AS b WHERE a.id = %s AND b.id = %s", (first, second),
+    )  # fmt: skip
+    print(f"its slot was free for {gap * 1000:.0f} ms")
+    assert gap < 0.3
